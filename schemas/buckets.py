@@ -101,7 +101,7 @@ class BucketSet:
         step_h, step_w = space.stride_h * patch_thw[1], space.stride_w * patch_thw[2]
         n = self.num_aspects
         exponents = [0.0] if n == 1 else [2 * i / (n - 1) - 1 for i in range(n)]
-        found = set()
+        found: set[Bucket] = set()
         for area in self.areas:
             for exponent in exponents:
                 aspect = self.max_aspect**exponent
@@ -110,7 +110,9 @@ class BucketSet:
                 if height * width <= area:
                     found.update(Bucket(f, height, width).check(space, patch_thw) for f in self.frames)
         if not found:
-            raise BucketMismatch(f"no bucket of {space.name} fits areas {self.areas}: the smallest is {step_h}x{step_w}")
+            raise BucketMismatch(
+                f"no bucket of {space.name} fits areas {self.areas}: the smallest is {step_h}x{step_w}"
+            )
         return sorted(found)
 
 

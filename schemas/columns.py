@@ -67,8 +67,12 @@ class TableSpec:
 
     def schema(self, metadata: Mapping[bytes, bytes] | None = None) -> pa.Schema:
         """Arrow schema; metadata carries the schema version and the table's name."""
-        base = {VERSION_KEY: str(SCHEMA_VERSION).encode(), TABLE_KEY: self.name.encode()}
-        return pa.schema([c.field() for c in self.columns], {**base, **(metadata or {})})
+        base: dict[bytes | str, bytes | str] = {
+            VERSION_KEY: str(SCHEMA_VERSION).encode(),
+            TABLE_KEY: self.name.encode(),
+        }
+        base.update((metadata or {}).items())
+        return pa.schema([c.field() for c in self.columns], base)
 
 
 def check_version(metadata: Mapping[bytes, bytes] | None, where: str) -> None:

@@ -39,11 +39,22 @@ def _override(values: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text
     *path, last = key.strip().split(".")
+    place: Any = values
     for part in path:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise UserError(f"--set {override!r}: {part!r} is a value, not a section")
-    values[last] = value
+        step = _key_in(place, part, override)
+        place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
+    place[_key_in(place, last, override)] = value
+
+
+def _key_in(place: Any, part: str, override: str) -> str | int:
+    """Check that `part` can name something in `place`: a key of a section, or an index of a list."""
+    if isinstance(place, dict):
+        return part
+    if not isinstance(place, list):
+        raise UserError(f"--set {override!r}: what is before {part!r} is a value, not a section")
+    if not part.isdecimal() or int(part) >= len(place):
+        raise UserError(f"--set {override!r}: expected an index of a list of {len(place)}, found {part!r}")
+    return int(part)
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
@@ -81,9 +92,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     if origin in (types.UnionType, typing.Union):
-        for option in args:
-            if option is not type(None):
-                return None if value is None else _convert(option, value, where)
+        return _convert_union(args, value, where)
     if origin is typing.Literal:
         if value not in args:
             raise UserError(f"{where}: expected one of {', '.join(map(repr, args))}, found {value!r}")
@@ -95,7 +104,11 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple or origin is list:
         if not isinstance(value, (list, tuple)):
             raise UserError(f"{where}: expected a list, found {value!r}")
-        items = [_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+        fixed = origin is tuple and args[-1] is not Ellipsis
+        if fixed and len(value) != len(args):
+            raise UserError(f"{where}: expected {len(args)} values, found {len(value)}: {value!r}")
+        hints = args if fixed else [args[0]] * len(value)
+        items = [_convert(h, item, f"{where}[{i}]") for i, (h, item) in enumerate(zip(hints, value))]
         return tuple(items) if origin is tuple else items
     if origin is dict:
         if not isinstance(value, Mapping):
@@ -106,6 +119,19 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
         raise UserError(f"{where}: expected {hint.__name__}, found {value!r}")
     return value
+
+
+def _convert_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
+    """First option that takes the value; the error is the last one's."""
+    if value is None and type(None) in options:
+        return None
+    *others, last = [option for option in options if option is not type(None)]
+    for option in others:
+        try:
+            return _convert(option, value, where)
+        except UserError:
+            continue
+    return _convert(last, value, where)
 
 
 def to_mapping(config: Any) -> dict[str, Any]:

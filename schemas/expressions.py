@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from schemas.errors import UnknownColumn, UserError, nearest
 
 ALL = "true"
+
+_BESIDE_WHERE = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
+_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 
 
 def expression_hash(expression: str) -> str:
@@ -22,14 +26,22 @@ def expression_hash(expression: str) -> str:
 
 
 def _parse(con: Any, expression: str) -> tuple[str, dict[str, Any]]:
-    prefix = "SELECT 1 FROM t WHERE ("
-    sql = f"{prefix}{expression}\n)"
+    if not expression.strip():
+        raise UserError(f"expression is empty: expected a condition; {ALL!r} keeps everything")
+    sql = f"SELECT 1 FROM t WHERE ({expression}\n)"
     tree = json.loads(con.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()[0])
     if tree.get("error"):
         raise UserError(f"expression {expression!r}: {tree.get('error_message', 'not SQL')}")
-    if len(tree["statements"]) != 1 or tree["statements"][0]["node"].get("type") != "SELECT_NODE":
-        raise UserError(f"expression {expression!r}: expected one condition")
-    return sql, tree["statements"][0]["node"]["where_clause"]
+    node = tree["statements"][0]["node"]
+    if len(tree["statements"]) != 1 or node["type"] != "SELECT_NODE" or any(node.get(key) for key in _BESIDE_WHERE):
+        raise UserError(f"expression {expression!r}: expected one condition, as in a WHERE clause")
+    return sql, node["where_clause"]
+
+
+def _canonical(con: Any, expression: str) -> str:
+    """Write the expression as DuckDB prints it: two that say the same term by term come out alike."""
+    sql, _ = _parse(con, expression)
+    return con.execute("SELECT json_deserialize_sql(json_serialize_sql(?::VARCHAR))", [sql]).fetchone()[0]
 
 
 def _walk(node: Any) -> Iterator[dict[str, Any]]:
@@ -64,17 +76,17 @@ def terms(con: Any, expression: str) -> list[str]:
     sql, tree = _parse(con, expression)
     if tree.get("type") != "CONJUNCTION_AND":
         return [expression.strip()]
-    starts = []
+    spans = []
     for child in tree["children"]:
-        spans = [(n["query_location"], n.get("query_location_length") or 0) for n in _walk(child) if "query_location" in n]
-        spans = [s for s in spans if s[0] < 2**63]
-        if not spans:
+        located = [n for n in _walk(child) if n.get("query_location", 2**64) < 2**63]
+        if not located:
             return [expression.strip()]
-        starts.append((min(s[0] for s in spans), max(s[0] + s[1] for s in spans)))
+        end = max(n["query_location"] + (n.get("query_location_length") or 0) for n in located)
+        spans.append((min(n["query_location"] for n in located), end))
     raw = sql.encode()
-    found = [_balance(raw, start, end) for start, end in starts]
+    found = [_balance(raw, start, end) for start, end in spans]
     try:  # the parser's spans are a convenience: use them only where they say the same as the whole
-        if columns_of(con, " AND ".join(f"({t})" for t in found)) == columns_of(con, expression):
+        if _canonical(con, " AND ".join(f"({t})" for t in found)) == _canonical(con, expression):
             return found
     except UserError:
         pass
@@ -83,14 +95,16 @@ def terms(con: Any, expression: str) -> list[str]:
 
 def _balance(raw: bytes, start: int, end: int) -> str:
     """Widen a span until its parentheses close, since the parser leaves outer ones out."""
-    text = raw[start:end].decode()
-    while text.count("(") < text.count(")") and start > 0:
+
+    def missing() -> int:
+        text = _QUOTED.sub("", raw[start:end].decode(errors="replace"))
+        return text.count("(") - text.count(")")
+
+    while missing() < 0 and start > 0:
         start -= 1
-        text = raw[start:end].decode()
-    while text.count("(") > text.count(")") and end < len(raw):
+    while missing() > 0 and end < len(raw):
         end += 1
-        text = raw[start:end].decode()
-    return text.strip()
+    return raw[start:end].decode(errors="replace").strip()
 
 
 def clip_view(available: Mapping[str, Iterable[str]], relation: str = '"{}"') -> tuple[str, list[str]]:

@@ -46,7 +46,8 @@ class LatentSpace:
         object.__setattr__(self, "std", tuple(map(float, self.std)))
         if len(self.mean) != self.channels or len(self.std) != self.channels:
             raise LatentSpaceMismatch(
-                f"latent space {self.name}: {self.channels} channels but {len(self.mean)} means and {len(self.std)} stds"
+                f"latent space {self.name}: {self.channels} channels, "
+                f"but {len(self.mean)} means and {len(self.std)} stds"
             )
         if self.posterior not in ("mean", "mean_logvar"):
             raise LatentSpaceMismatch(f"latent space {self.name}: posterior must be mean or mean_logvar")
