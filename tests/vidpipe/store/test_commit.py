@@ -1,0 +1,126 @@
+"""Units become visible once, data before outcomes, and a coordinator that lost its lease commits nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.layout import outcomes_name
+from vidpipe.store.commit import Committer, StagedUnit
+from vidpipe.store.lease import Lease, LeaseConfig, LeaseHeld, LeaseLost
+from vidpipe.store.reconcile import KeptRows, reconcile
+from vidpipe.store.write import write_fragments
+
+STAGE = "encode"
+OUTCOMES_NAME = outcomes_name(STAGE)
+
+
+@pytest.fixture
+def committer(dataset):
+    with Lease.acquire(dataset, STAGE) as lease:
+        yield Committer(dataset, STAGE, lease)
+
+
+def staged(dataset, rows, unit, numbers, rejected=(), **kwargs):
+    fragments = {rows.table: write_fragments(dataset.root, rows.table, rows.latents(unit, numbers))}
+    outcomes = [rows.outcomes(unit, numbers), rows.outcomes(unit, rejected, "rejected")]
+    texts = [t for table in outcomes for t in write_fragments(dataset.root, OUTCOMES_NAME, table)]
+    return StagedUnit(unit_id=unit, fragments={**fragments, OUTCOMES_NAME: texts}, fingerprint="f1", **kwargs)
+
+
+def ids(dataset, rows, name, column):
+    return sorted(int.from_bytes(v, "big") for v in dataset.read(name, [column])[column].to_pylist())
+
+
+def test_commit_makes_units_visible(dataset, rows, committer):
+    units = [staged(dataset, rows, "a", [1, 2], rejected=[3]), staged(dataset, rows, "b", [4])]
+    assert dataset.read(rows.table).num_rows == 0
+    committer.commit(units)
+    assert ids(dataset, rows, rows.table, "latent_id") == [1, 2, 4]
+    assert ids(dataset, rows, OUTCOMES_NAME, "id") == [1, 2, 3, 4]
+    assert dataset.read(rows.table, ["latent"])["latent"].to_pylist() == [b"latent 1", b"latent 2", b"latent 4"]
+
+
+def test_units_already_there_are_skipped(dataset, rows, committer):
+    committer.commit([staged(dataset, rows, "a", [1, 2])])
+    committer.commit([staged(dataset, rows, "a", [1, 2]), staged(dataset, rows, "b", [3])])
+    fresh = Committer(dataset, STAGE, committer.lease)  # remembers nothing: has to look
+    fresh.commit([staged(dataset, rows, "b", [3]), staged(dataset, rows, "c", [4])])
+    assert ids(dataset, rows, rows.table, "latent_id") == [1, 2, 3, 4]
+    assert ids(dataset, rows, OUTCOMES_NAME, "id") == [1, 2, 3, 4]
+
+
+def test_rows_written_by_the_committer_share_a_fragment(dataset, rows, committer):
+    units = [
+        StagedUnit(unit_id=f"u{i}", rows={OUTCOMES_NAME: rows.outcomes(f"u{i}", [i], "failed")}) for i in range(20)
+    ]
+    committer.commit(units)
+    assert len(dataset.table(OUTCOMES_NAME).get_fragments()) == 2  # the sentinel's and one for all
+    assert ids(dataset, rows, OUTCOMES_NAME, "id") == list(range(20))
+
+
+def test_replaced_outcomes_go_in_the_same_commit(dataset, rows, committer):
+    committer.commit([staged(dataset, rows, "a", [1], rejected=[2, 3])])
+    other = StagedUnit(unit_id="x", rows={OUTCOMES_NAME: rows.outcomes("x", [2], "rejected", fingerprint="f2")})
+    committer.commit([other])
+    before = dataset.table(OUTCOMES_NAME).version
+    committer.commit([staged(dataset, rows, "b", [2], replaces=[(rows.id(2), "")])])
+    assert dataset.table(OUTCOMES_NAME).version == before + 1
+    found = dataset.read(OUTCOMES_NAME, ["id", "status", "fingerprint"]).to_pylist()
+    seen = sorted((int.from_bytes(r["id"], "big"), r["status"], r["fingerprint"]) for r in found)
+    assert seen == [(1, "kept", "f1"), (2, "kept", "f1"), (2, "rejected", "f2"), (3, "rejected", "f1")]
+
+
+def test_replaced_data_rows_go_in_the_same_commit(dataset, rows, committer):
+    committer.commit([staged(dataset, rows, "a", [1, 2])])
+    before = dataset.table(rows.table).version
+    committer.commit(
+        [staged(dataset, rows, "b", [2], replaces_rows={rows.table: [rows.id(2)]}, replaces=[(rows.id(2), "")])]
+    )
+    assert dataset.table(rows.table).version == before + 1
+    assert ids(dataset, rows, rows.table, "latent_id") == [1, 2]
+    assert sorted(dataset.read(rows.table, ["unit_id"])["unit_id"].to_pylist()) == ["a", "b"]
+
+
+def test_replacing_a_whole_fragment(dataset, rows, committer):
+    committer.commit([staged(dataset, rows, "a", [1])])
+    committer.commit(
+        [staged(dataset, rows, "b", [1], replaces_rows={rows.table: [rows.id(1)]}, replaces=[(rows.id(1), "")])]
+    )
+    assert dataset.read(rows.table, ["unit_id"])["unit_id"].to_pylist() == ["b"]
+    assert dataset.read(OUTCOMES_NAME, ["unit_id"])["unit_id"].to_pylist() == ["b"]
+
+
+def test_reconcile_derives_outcomes_from_rows(dataset, rows, committer):
+    data_only = staged(dataset, rows, "a", [1, 2], rejected=[3])
+    committer.commit([StagedUnit(unit_id="a", fragments={rows.table: data_only.fragments[rows.table]})])
+    committer.commit([staged(dataset, rows, "b", [4])])
+    kept = {
+        rows.table: KeptRows(id_column="clip_id", item="1x8x8"),
+        "latents/toy/absent": KeptRows(id_column="clip_id"),
+    }
+    assert reconcile(committer, kept) == 1
+    found = dataset.read(OUTCOMES_NAME, ["id", "item", "status", "unit_id", "fingerprint"]).to_pylist()
+    seen = sorted((int.from_bytes(r["id"], "big"), r["item"], r["status"], r["unit_id"]) for r in found)
+    assert seen == [(1, "1x8x8", "kept", "a"), (2, "1x8x8", "kept", "a"), (4, "", "kept", "b")]
+    assert {r["fingerprint"] for r in found} == {"f1"}
+    assert reconcile(committer, kept) == 0
+
+
+def test_a_second_coordinator_is_told(dataset, committer):
+    with pytest.raises(LeaseHeld, match="stage encode"):
+        Lease.acquire(dataset, STAGE, LeaseConfig(lease_seconds=20, beat_seconds=0.1))
+
+
+def test_a_coordinator_that_lost_its_lease_commits_nothing(dataset, rows):
+    old = Lease.acquire(dataset, STAGE)
+    committer = Committer(dataset, STAGE, old)
+    committer.commit([staged(dataset, rows, "a", [1])])
+    old._beat.stop()  # silent, as a paused process is
+    new = Lease.acquire(dataset, STAGE, LeaseConfig(lease_seconds=0.4, beat_seconds=0.1))
+    assert new.epoch == old.epoch + 1
+    with pytest.raises(LeaseLost, match="another one took over"):
+        committer.commit([staged(dataset, rows, "b", [2])])
+    assert ids(dataset, rows, rows.table, "latent_id") == [1]
+    Committer(dataset, STAGE, new).commit([staged(dataset, rows, "b", [2])])
+    assert ids(dataset, rows, rows.table, "latent_id") == [1, 2]
+    new.release()
