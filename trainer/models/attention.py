@@ -7,7 +7,7 @@ attention do. Back ends:
 
 - `sdpa`: torch's scaled_dot_product_attention a segment; runs anywhere, in float32 too. The reference of the others.
 - `varlen`: torch.nn.attention.varlen (FlashAttention in torch itself); CUDA, 16-bit.
-- `flex`: FlexAttention with a block mask over segment ids; CUDA compiled, elsewhere the slow eager form.
+- `flex`: FlexAttention with a block mask over segment ids; CUDA (on a CPU torch has its forward pass only).
 - `flash4`: flash-attn-4's CuTe kernels, the fastest measured on an H200; CUDA of capability 9 or 10, 16-bit.
 """
 
@@ -119,6 +119,8 @@ def resolve(backend: str, device: torch.device, dtype: torch.dtype) -> str:
     flash4_ok = flash_ok and torch.cuda.get_device_capability(device)[0] in (9, 10) and _has_flash4()
     if backend == "auto":
         return "flash4" if flash4_ok else "varlen" if flash_ok else "sdpa"
+    if backend == "flex" and device.type != "cuda":
+        raise UserError("attention backend 'flex' has no gradient on a CPU; use 'auto'")
     if backend == "varlen" and not flash_ok:
         raise UserError(f"attention backend 'varlen' needs CUDA and 16-bit, found {device.type} {dtype}; use 'auto'")
     if backend == "flash4" and not flash4_ok:
@@ -208,7 +210,8 @@ def _block_mask(q_segments: Segments, k_segments: Segments):
 def _flex_function(device_type: str) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=True) if device_type == "cuda" else flex_attention
+    function: Any = flex_attention
+    return torch.compile(function, dynamic=True) if device_type == "cuda" else function
 
 
 _BACKENDS: dict[str, Callable[..., torch.Tensor]] = {"sdpa": _sdpa, "varlen": _varlen, "flex": _flex, "flash4": _flash4}
