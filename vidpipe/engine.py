@@ -1,0 +1,645 @@
+"""The engine: asks each stage what is not done, has workers do it, and commits what comes back exactly once.
+
+One loop over all stages. Rows are streamed from a query, cut into units, and a bounded number of units is in flight,
+so the coordinator's memory does not grow with the dataset. A stage is asked again while its upstream stages still
+commit, so stages overlap; table stages wait for theirs to be complete. First run, resume after a crash, new files and
+a changed parameter are all the same query: rows without an outcome under the stage's fingerprint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from schemas import expressions, ids, layout, tables
+from schemas.errors import UserError
+from schemas.outcomes import Outcome
+from vidpipe.executor import Done, Executor, Ticket
+from vidpipe.sections import EngineConfig
+from vidpipe.sandbox import UnitLost, UnitTimeout
+from vidpipe.stages.base import Context, Result, Row, Stage, Unit, with_provenance
+from vidpipe.stages.view import View
+from vidpipe.store.commit import Committer, StagedUnit
+from vidpipe.store.dataset import Dataset
+from vidpipe.store.lease import Lease, LeaseConfig
+
+REQUERY_SECONDS = 3.0
+OUTCOME_BATCH = 50_000
+COMMIT_ROWS = 100_000
+OWN_FAULTS = ("crashed", "deadline", "error")
+"""Reasons that may be our fault rather than the file's: they count against the error budget, and can be retried."""
+
+
+class Display(Protocol):
+    """What shows progress."""
+
+    def update(
+        self, stage: str, *, kept: int = 0, rejected: int = 0, failed: int = 0, total: int = 0, footage_seconds: float = 0
+    ) -> None:
+        """Set a stage's counts so far."""
+
+    def log(self, line: str) -> None:
+        """Print a line that stays."""
+
+
+def run_unit(stage: Stage, unit: Unit, context: Context) -> Result:
+    """Process one unit; this is the task that workers run."""
+    return stage.process(unit, context)
+
+
+@dataclass(kw_only=True)
+class _Ready:
+    """A result that waits for its commit."""
+
+    unit_id: str
+    result: Result
+    replaces: tuple[tuple[bytes, str], ...] = ()
+    ids: frozenset[bytes] = frozenset()
+
+
+@dataclass(kw_only=True)
+class StageRun:
+    """A stage in this run."""
+
+    stage: Stage
+    accepted: list[str]
+    limit: int | None = None
+    lease: Lease | None = None
+    committer: Committer | None = None
+    queue: Iterator[Unit | Result] | None = None
+    view: View | None = None
+    final: bool = False
+    skipped: int = 0
+    dirty: bool = True
+    complete: bool = False
+    queried_at: float = -1e9
+    query_seconds: float = 0.0
+    committed_at: float = field(default_factory=time.monotonic)
+    taken: int = 0
+    running: dict[Ticket, Unit] = field(default_factory=dict)
+    again: deque[Unit] = field(default_factory=deque)
+    ready: list[_Ready] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    own_faults: int = 0
+    footage_seconds: float = 0.0
+    total: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Ours; `accepted` may hold adopted ones too."""
+        return self.accepted[0]
+
+    def busy_ids(self) -> set[bytes]:
+        """Rows handed out whose outcomes are not committed yet."""
+        units = itertools.chain(self.running.values(), self.again)
+        found = {r["id"] for u in units for r in u.rows if "id" in r}
+        return found.union(*(r.ids for r in self.ready))
+
+
+class Engine:
+    """Runs stages over a dataset.
+
+    Args:
+        stages: in pipeline order; an upstream stage that is not among them counts as complete.
+        known: all stages of the recipe with their fingerprints, also of those that do not run now.
+        limit: rows that each stage takes at most in this run.
+        retry_failed: ask rows again whose failure may have been ours: crashed, deadline, error.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        stages: Sequence[Stage],
+        known: Sequence[Stage],
+        config: EngineConfig,
+        executor: Executor,
+        display: Display,
+        *,
+        device: str = "cpu",
+        limit: int | None = None,
+        retry_failed: bool = False,
+    ) -> None:
+        self.dataset, self.config, self.executor, self.display = dataset, config, executor, display
+        self.device, self.retry_failed = device, retry_failed
+        self.accepted = accepted_fingerprints(dataset, known)
+        self.writers = {name: s.name for s in known for name in (*s.tables(), layout.outcomes_name(s.name))}
+        self.runs = {s.name: StageRun(stage=s, accepted=self.accepted[s.name], limit=limit) for s in stages}
+
+    def run(self) -> dict[str, Counter[str]]:
+        """Do everything that is not done; return outcome counts by stage.
+
+        Raises:
+            KeyboardInterrupt: after what was finished has been committed.
+            UserError: a wrong configuration, or too many failures that may be ours.
+            LeaseHeld, LeaseLost: another coordinator has a stage.
+        """
+        try:
+            for run in self.runs.values():
+                self._open_stage(run)
+            while not all(run.complete for run in self.runs.values()):
+                self._turn()
+        except KeyboardInterrupt:
+            self._commit_finished()
+            raise
+        finally:
+            for run in self.runs.values():
+                if run.view is not None:
+                    run.view.close()
+                if run.lease is not None:
+                    run.lease.release()
+        return {name: run.counts for name, run in self.runs.items()}
+
+    def _open_stage(self, run: StageRun) -> None:
+        name = run.stage.name
+        outcomes = layout.outcomes_name(name)
+        self.dataset.ensure(outcomes, tables.OUTCOMES)
+        for table, (spec, metadata) in run.stage.tables().items():
+            self.dataset.ensure(table, spec, metadata)
+        seconds = self.config.lease_seconds
+        run.lease = Lease.acquire(
+            self.dataset, name, LeaseConfig(lease_seconds=seconds, beat_seconds=min(5.0, seconds / 6))
+        )
+        run.committer = Committer(self.dataset, name, run.lease)
+        self._recover(run)
+
+    # -- one turn of the loop
+
+    def _turn(self) -> None:
+        progressed = self._fill()
+        busy = any(run.running for run in self.runs.values())
+        for done in self.executor.wait(0.25 if busy and not progressed else 0.0):
+            self._finish(done)
+        for run in self.runs.values():
+            if run.ready and self._commit_due(run):
+                self._commit(run)
+            self._settle(run)
+            self._show(run)
+        if not busy and not progressed:
+            time.sleep(0.02)
+
+    def _fill(self) -> bool:
+        """Hand out units until enough are in flight, downstream stages first, so that little waits in between."""
+        room = self.executor.slots() * self.config.in_flight - sum(len(r.running) for r in self.runs.values())
+        progressed = False
+        for run in reversed(self.runs.values()):
+            while room > 0 and (item := self._next(run)) is not None:
+                progressed = True
+                if isinstance(item, Result):
+                    self._take_result(run, item)
+                else:
+                    self._submit(run, item)
+                    room -= 1
+        return progressed
+
+    def _next(self, run: StageRun) -> Unit | Result | None:
+        if run.complete:
+            return None
+        if run.again:
+            return run.again.popleft()
+        if sum(len(r.result.outcomes) for r in run.ready) > COMMIT_ROWS:
+            return None  # commit first
+        if run.queue is None and self._should_query(run):
+            self._query(run)
+        if run.queue is None:
+            return None
+        item = next(run.queue, None)
+        if item is None:
+            self._close_query(run)
+        return item
+
+    def _upstream_complete(self, run: StageRun) -> bool:
+        return all(self.runs[s].complete for s in run.stage.upstream if s in self.runs)
+
+    def _should_query(self, run: StageRun) -> bool:
+        complete = self._upstream_complete(run)
+        if run.stage.barrier and not complete:
+            return False
+        if complete and not run.final:
+            return True
+        if run.final:  # again only for rows that were skipped because they were in flight
+            return run.skipped > 0 and not run.running and not run.ready
+        wait = max(REQUERY_SECONDS, 10 * run.query_seconds)
+        return run.dirty and time.monotonic() - run.queried_at > wait
+
+    def _query(self, run: StageRun) -> None:
+        started = time.monotonic()
+        busy = run.busy_ids()
+        run.final, run.dirty, run.skipped = self._upstream_complete(run), False, 0
+        view = run.view = self._view()
+        stage = run.stage
+        view.use_outcomes(stage.name, OWN_FAULTS if self.retry_failed else ())
+        parts: list[Iterator[Unit | Result]] = []
+        candidates = stage.candidates(view)
+        rows: Iterator[Row] = iter(())
+        if candidates is not None:
+            self._check_expression(view, candidates, stage)
+            passing = view.passing_sql(candidates, stage.where, stage.single_item)
+            count = view.value(f"SELECT count(*) FROM ({passing})")
+            run.total = sum(run.counts.values()) + count
+            rows = self._wanted(run, view.rows(passing), busy)
+            if stage.where != expressions.ALL:
+                parts.append(self._rejections(run, view, candidates, busy))
+        parts.append(stage.units(rows, view, run.final))
+        run.queue = itertools.chain(*parts)
+        run.queried_at = time.monotonic()
+        run.query_seconds = run.queried_at - started
+
+    def _view(self) -> View:
+        return View(self.dataset, self.accepted, self.writers)
+
+    @staticmethod
+    def _check_expression(view: View, candidates: str, stage: Stage) -> None:
+        known = [row[0] for row in view.con.execute(f"DESCRIBE {candidates}").fetchall()]
+        try:
+            expressions.check(view.con, stage.where, known)
+        except UserError as error:
+            raise UserError(f"{stage.name}.where: {error}") from None
+
+    def _close_query(self, run: StageRun) -> None:
+        run.queue = None
+        if run.view is not None:
+            run.view.close()
+            run.view = None
+
+    def _wanted(self, run: StageRun, rows: Iterator[Row], busy: set[bytes]) -> Iterator[Row]:
+        for row in rows:
+            if run.limit is not None and run.taken >= run.limit:
+                return
+            if row["id"] in busy:
+                run.skipped += 1
+                continue
+            done = set(row.pop("done_items") or ())
+            items = tuple(i for i in run.stage.items(row) if i not in done)
+            if items:
+                run.taken += 1
+                yield {**row, "wanted_items": items}
+
+    def _recover(self, run: StageRun) -> None:
+        """Commit outcomes that a crash cut off from their data, before anything is planned."""
+        view = self._view()
+        view.use_outcomes(run.stage.name)
+        found = run.stage.recovered(view)
+        while batch := list(itertools.islice(found, OUTCOME_BATCH)):
+            self.display.log(f"{run.stage.name}: completed {len(batch)} outcomes that an earlier run was cut off from")
+            self._take_result(run, Result(outcomes=batch))
+            self._commit(run)
+        view.close()
+
+    def _rejections(self, run: StageRun, view: View, candidates: str, busy: set[bytes]) -> Iterator[Result]:
+        """Outcomes of rows that the expression turns away; no worker is needed."""
+        expression = run.stage.where
+        digest = expressions.expression_hash(expression)
+        rows = (r for r in view.rows(view.failing_sql(candidates, expression)) if r["id"] not in busy)
+        if run.limit is not None:
+            rows = itertools.islice(rows, run.limit)
+        while batch := list(itertools.islice(rows, OUTCOME_BATCH)):
+            outcomes = [
+                Outcome(
+                    id=r["id"],
+                    status="rejected",
+                    reason="expression",
+                    rule=r["rule"],
+                    value=r["value"],
+                    expression_hash=digest,
+                    message=f"{r['rule']} is false ({r['value']})",
+                )
+                for r in batch
+            ]
+            yield Result(outcomes=outcomes, replaces=[(r["id"], "") for r in batch if r["stale"]])
+
+    # -- tasks
+
+    def _submit(self, run: StageRun, unit: Unit) -> None:
+        config = self.config
+        context = Context(
+            root=self.dataset.root,
+            fingerprint=run.fingerprint,
+            unit_id=unit.unit_id,
+            device=self.device,
+            decoder=config.decoder,
+        )
+        longest = max((r.get("duration_seconds") or 0.0 for r in unit.rows), default=0.0)
+        ticket = self.executor.submit(
+            run_unit,
+            run.stage,
+            unit,
+            context,
+            deadline_seconds=config.deadline_seconds + config.deadline_per_minute * unit.footage_seconds / 60,
+            row_deadline_seconds=config.row_deadline_seconds + config.deadline_per_minute * longest / 60,
+            gpu=run.stage.needs_gpu,
+        )
+        run.running[ticket] = unit
+
+    def _finish(self, done: Done) -> None:
+        run = next((r for r in self.runs.values() if done.ticket in r.running), None)
+        if run is None:
+            return
+        unit = run.running.pop(done.ticket)
+        if done.error is None:
+            found = frozenset(r["id"] for r in unit.rows if "id" in r)
+            run.ready.append(_Ready(unit_id=unit.unit_id, result=done.value, replaces=unit.replaces, ids=found))
+            self._count(run, done.value, unit.footage_seconds)
+        elif isinstance(done.error, UserError):
+            raise done.error
+        else:
+            self._lost(run, unit, done.error)
+
+    def _lost(self, run: StageRun, unit: Unit, error: BaseException) -> None:
+        """Retry a unit that gave no result, then narrow it down to the row at fault, which becomes an outcome."""
+        row = error.row if isinstance(error, UnitLost) else getattr(error, "unit_row", None)
+        rows = list(unit.rows)
+        if len(rows) == 1:
+            if unit.attempt:
+                self._give_up(run, unit, error)
+            else:
+                run.again.append(replace(unit, attempt=1))
+            return
+        if row is not None and row < len(rows):
+            parts, attempts = [rows[:row] + rows[row + 1 :], [rows[row]]], (0, 1)
+        elif unit.attempt:
+            parts, attempts = [rows[: len(rows) // 2], rows[len(rows) // 2 :]], (1, 1)
+        else:
+            run.again.append(replace(unit, attempt=1))
+            return
+        for part, attempt in zip(parts, attempts):
+            made = run.stage.make_unit(run.fingerprint, part, unit.group, attempt)
+            run.again.append(made)
+
+    def _give_up(self, run: StageRun, unit: Unit, error: BaseException) -> None:
+        if isinstance(error, UnitTimeout):
+            reason = "deadline"
+        elif isinstance(error, UnitLost):
+            reason = "crashed"
+        else:
+            reason = "error"
+        row = unit.rows[0]
+        text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        where = (row.get("uris") or [row.get("uri", "")])[0]
+        message = f"{where}: {type(error).__name__ if reason == 'error' else reason}: {text}"
+        self.display.log(f"{run.stage.name}: gave up on {message}")
+        result = run.stage.given_up(row, reason, message)
+        found = frozenset([row["id"]]) if "id" in row else frozenset()
+        run.ready.append(_Ready(unit_id=unit.unit_id, result=result, replaces=unit.replaces, ids=found))
+        run.own_faults += 1
+        self._count(run, result, 0.0)
+        finished = sum(run.counts.values())
+        if finished >= 20 and run.own_faults > self.config.max_error_fraction * finished:
+            self._commit_finished()
+            raise UserError(
+                f"stage {run.stage.name}: {run.own_faults} of {finished} rows crashed, hung or raised, more than "
+                f"engine.max_error_fraction = {self.config.max_error_fraction}; last: {message}"
+            )
+
+    def _take_result(self, run: StageRun, result: Result) -> None:
+        keys = [o.id + o.item.encode() for o in result.outcomes]
+        unit_id = ids.unit_id(run.stage.name, run.fingerprint, keys)
+        found = frozenset(o.id for o in result.outcomes)
+        run.ready.append(_Ready(unit_id=unit_id, result=result, replaces=tuple(result.replaces), ids=found))
+        self._count(run, result, 0.0)
+
+    def _count(self, run: StageRun, result: Result, footage_seconds: float) -> None:
+        run.counts.update(o.status for o in result.outcomes)
+        run.footage_seconds += footage_seconds
+
+    # -- commits
+
+    def _commit_due(self, run: StageRun) -> bool:
+        idle = not run.running and run.queue is None and not run.again
+        # a reader downstream waits for the first rows: commit soon, then seldom
+        seconds = min(self.config.commit_seconds, max(0.5, time.monotonic() - run.queried_at))
+        outcomes = sum(len(r.result.outcomes) for r in run.ready)
+        return idle or outcomes >= COMMIT_ROWS or time.monotonic() - run.committed_at >= seconds
+
+    def _commit_finished(self) -> None:
+        """Commit what workers have finished, before stopping."""
+        for done in self.executor.wait(0.0):
+            run = next((r for r in self.runs.values() if done.ticket in r.running), None)
+            if run is not None and done.error is None:
+                self._finish(done)
+        for run in self.runs.values():
+            if run.ready:
+                self._commit(run)
+
+    def _commit(self, run: StageRun) -> None:
+        ready, run.ready = run.ready, []
+        assert run.committer is not None
+        if type(run.stage).merge is not Stage.merge:
+            staged = [self._merged(run, ready)]
+        else:
+            staged = [self._staged(run, r) for r in ready]
+        run.committer.commit(staged)
+        run.committed_at = time.monotonic()
+        for other in self.runs.values():
+            other.dirty |= run.stage.name in other.stage.upstream
+
+    def _staged(self, run: StageRun, ready: _Ready) -> StagedUnit:
+        stage, unit_id = run.stage, ready.unit_id
+        rows = {n: with_provenance(t, run.fingerprint, unit_id) for n, t in ready.result.rows.items()}
+        replaced: dict[str, list[bytes]] = {}
+        if stage.replaces_table:
+            for name, (spec, _) in stage.tables().items():
+                replaced[name] = self.dataset.read(name, [spec.key])[spec.key].to_pylist()
+        rows[layout.outcomes_name(stage.name)] = self._outcomes(run, unit_id, ready.result.outcomes)
+        return StagedUnit(
+            unit_id=unit_id,
+            fragments=ready.result.fragments,
+            rows=rows,
+            fingerprint=run.fingerprint,
+            replaces=ready.replaces,
+            replaces_rows=replaced,
+        )
+
+    def _merged(self, run: StageRun, ready: list[_Ready]) -> StagedUnit:
+        """Many units as one, since their rows join with each other and with those committed before."""
+        stage = run.stage
+        unit_id = ids.unit_id(stage.name, run.fingerprint, [r.unit_id.encode() for r in ready])
+        names = {name for r in ready for name in r.result.rows}
+        rows = {n: pa.concat_tables([r.result.rows[n] for r in ready if n in r.result.rows]) for n in names}
+        view = self._view()
+        rows, deletes = stage.merge(rows, view)
+        view.close()
+        rows = {name: with_provenance(table, run.fingerprint, unit_id) for name, table in rows.items()}
+        outcomes = list({(o.id, o.item): o for r in ready for o in r.result.outcomes}.values())
+        rows[layout.outcomes_name(stage.name)] = self._outcomes(run, unit_id, outcomes)
+        return StagedUnit(
+            unit_id=unit_id,
+            rows=rows,
+            fingerprint=run.fingerprint,
+            replaces=[*(key for r in ready for key in r.replaces), *((o.id, o.item) for o in outcomes)],
+            replaces_rows=deletes,
+        )
+
+    def _outcomes(self, run: StageRun, unit_id: str, outcomes: Sequence[Outcome]) -> pa.Table:
+        return with_provenance(outcome_table(outcomes), run.fingerprint, unit_id)
+
+    # -- bookkeeping
+
+    def _settle(self, run: StageRun) -> None:
+        """Mark a stage complete once nothing of it is left anywhere."""
+        idle = run.queue is None and not run.running and not run.ready and not run.again
+        full = run.limit is not None and run.taken >= run.limit
+        if not run.complete and idle and run.final and (run.skipped == 0 or full) and self._upstream_complete(run):
+            run.complete = True
+
+    def _show(self, run: StageRun) -> None:
+        c = run.counts
+        self.display.update(
+            run.stage.name,
+            kept=c["kept"],
+            rejected=c["rejected"],
+            failed=c["failed"],
+            total=max(run.total, sum(c.values())),
+            footage_seconds=run.footage_seconds,
+        )
+
+
+def outcome_table(outcomes: Sequence[Outcome]) -> pa.Table:
+    """Rows of an outcomes table, without provenance."""
+    import datetime
+    import socket
+
+    from vidpipe.stages.base import table_from
+
+    now, host = datetime.datetime.now(datetime.UTC), socket.gethostname()
+    return table_from(tables.OUTCOMES, [{**o.__dict__, "host": host, "finished_at": now} for o in outcomes])
+
+
+# -- fingerprints
+
+
+def fingerprints(stages: Sequence[Stage]) -> dict[str, str]:
+    """Fingerprint of each stage; stages come in pipeline order."""
+    found: dict[str, str] = {}
+    for stage in stages:
+        found[stage.name] = stage.fingerprint(found)
+    return found
+
+
+def _adopted_path(fingerprint: str) -> str:
+    return f"recipes/{fingerprint}.adopts.json"
+
+
+def accepted_fingerprints(dataset: Dataset, stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """For each stage its fingerprint, then those that it adopted."""
+    accepted = {}
+    for name, fingerprint in fingerprints(stages).items():
+        text = dataset.files.read(_adopted_path(fingerprint))
+        accepted[name] = [fingerprint, *(json.loads(text) if text else [])]
+    return accepted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redo:
+    """What a changed fingerprint would do again."""
+
+    stage: str
+    rows: int
+    share: float
+    hours: float
+    size_bytes: int
+
+    def __str__(self) -> str:
+        size = f", {self.size_bytes / 1e9:.2f} GB of cached data" if self.size_bytes else ""
+        return f"{self.stage}: {self.rows} rows ({self.share:.0%} of what is done), {self.hours:.2f} h of footage{size}"
+
+
+def find_redo(dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage]) -> list[Redo]:
+    """Stages whose fingerprint changed, with what they would do again."""
+    accepted = accepted_fingerprints(dataset, known)
+    con = dataset.connect()
+    names = set(dataset.names())
+    found = []
+    for stage in stages:
+        table = layout.outcomes_name(stage.name)
+        if table not in names or stage.replaces_table:
+            continue
+        ours = ", ".join(f"'{f}'" for f in accepted[stage.name])
+        settled = f"SELECT DISTINCT id FROM \"{table}\" WHERE status <> 'rejected' AND fingerprint"
+        old = f"{settled} NOT IN ({ours}) EXCEPT {settled} IN ({ours})"
+        total = con.execute(f'SELECT count(DISTINCT id) FROM "{table}"').fetchone()[0]
+        rows = con.execute(f"SELECT count(*) FROM ({old})").fetchone()[0]
+        if rows > 0.01 * total:
+            hours = _hours(con, names, old)
+            found.append(Redo(stage=stage.name, rows=rows, share=rows / total, hours=hours, size_bytes=_bytes(dataset, stage)))
+    con.close()
+    return found
+
+
+def _hours(con: Any, names: set[str], ids_sql: str) -> float:
+    seconds = 0.0
+    for table, key in (("videos", "video_id"), ("clips", "clip_id")):
+        if table in names:
+            sql = f'SELECT sum(s) FROM (SELECT max(duration_seconds) s FROM "{table}" WHERE "{key}" IN ({ids_sql}) GROUP BY "{key}")'
+            seconds += con.execute(sql).fetchone()[0] or 0.0
+    return seconds / 3600
+
+
+def _bytes(dataset: Dataset, stage: Stage) -> int:
+    """Bytes of the stage's blob tables."""
+    from pathlib import Path
+
+    if not dataset.files.local:
+        return 0
+    folders = [Path(dataset.uri(name)) for name, (spec, _) in stage.tables().items() if any(c.blob for c in spec.columns)]
+    return sum(p.stat().st_size for folder in folders for p in folder.rglob("*") if p.is_file())
+
+
+def adopt(dataset: Dataset, stage: Stage, known: Sequence[Stage]) -> list[str]:
+    """Let rows under the stage's newest other fingerprint count as done under the current one."""
+    fingerprint = fingerprints(known)[stage.name]
+    con = dataset.connect()
+    table = layout.outcomes_name(stage.name)
+    if table not in dataset.names():
+        raise UserError(f"--adopt {stage.name}: the dataset has no rows of that stage")
+    sql = f"SELECT fingerprint FROM \"{table}\" WHERE fingerprint <> '{fingerprint}' GROUP BY 1 ORDER BY max(finished_at) DESC"
+    rows = con.execute(sql).fetchall()
+    if not rows:
+        raise UserError(f"--adopt {stage.name}: there is no other fingerprint to adopt")
+    newest = rows[0][0]
+    text = dataset.files.read(_adopted_path(newest))
+    adopted = [newest, *(json.loads(text) if text else [])]
+    dataset.files.write(_adopted_path(fingerprint), json.dumps(adopted).encode())
+    return adopted
+
+
+def check_redo(
+    dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage], redo: Sequence[str]
+) -> None:
+    """Raise UserError if more than 1% of a stage would be done again and nobody asked for it."""
+    allowed = set(redo)
+    for stage in known:
+        if allowed & set(stage.computes_from):
+            allowed.add(stage.name)
+    refused = [r for r in find_redo(dataset, stages, known) if r.stage not in allowed]
+    if refused:
+        first = refused[0].stage
+        raise UserError(
+            "this recipe would do again what exists under other parameters: "
+            + "; ".join(map(str, refused))
+            + f". Say `--redo {first}` to do it, or `--adopt {first}` to count the existing rows as done"
+        )
+
+
+def dry_run(
+    dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage]
+) -> list[Mapping[str, Any]]:
+    """What each stage would do now, as far as the tables tell; stages after one with work to do will see more."""
+    accepted = accepted_fingerprints(dataset, known)
+    writers = {name: s.name for s in known for name in (*s.tables(), layout.outcomes_name(s.name))}
+    found: list[Mapping[str, Any]] = []
+    exact = True
+    for stage in stages:
+        view = View(dataset, accepted, writers)
+        view.use_outcomes(stage.name, ())
+        report = {"stage": stage.name, **stage.estimate(view), "exact": exact}
+        found.append(report)
+        exact &= not report.get("rows")
+        view.close()
+    return found

@@ -1,0 +1,169 @@
+"""Dask, as it is: the only module that imports it.
+
+A `DaskExecutor` hands tasks to an embedded `LocalCluster` (worker processes, one task each) or to an existing
+scheduler. Tasks carry ids, paths and fragment metadata, never pixels; each runs in its worker's sandbox, so that a
+hang or a crash of native code costs one task and not the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+from distributed import Client, Future, LocalCluster
+
+from schemas.errors import UserError
+from vidpipe.executor import Done, Ticket
+from vidpipe.sandbox import UnitCrashed, shared
+
+CONFIG = {
+    "distributed.worker.daemon": False,
+    "distributed.worker.memory.target": False,  # tasks return metadata: there is nothing to spill
+    "distributed.worker.memory.spill": False,
+    "distributed.scheduler.allowed-failures": 1,  # the engine retries, and knows which row was at fault
+    "distributed.comm.timeouts.connect": "30s",
+    "distributed.admin.log-format": "%(name)s - %(levelname)s - %(message)s",
+}
+
+
+def in_sandbox(
+    function: Callable[..., Any], args: tuple[Any, ...], deadline_seconds: float, row_deadline_seconds: float
+) -> Any:
+    """Run a task in this worker's sandbox."""
+    return shared().call(
+        function, *args, deadline_seconds=deadline_seconds, row_deadline_seconds=row_deadline_seconds
+    )
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Children started here ignore Ctrl-C: only the coordinator answers it, and stops them in order."""
+    try:
+        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+class DaskExecutor:
+    """Runs tasks on Dask.
+
+    Args:
+        scheduler: address of an existing scheduler, or empty for an embedded cluster.
+        workers: worker processes of the embedded cluster.
+        gpus: start one worker a GPU (needs dask-cuda) where there are any.
+    """
+
+    def __init__(self, scheduler: str, workers: int, gpus: bool = False) -> None:
+        dask.config.set(CONFIG)
+        for name in ("distributed", "distributed.nanny", "distributed.scheduler", "distributed.worker"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._cluster: Any = None
+        if scheduler:
+            self._client = self._connect(scheduler)
+        else:
+            with _interrupts_ignored():
+                self._cluster = _local_cluster(workers, gpus)
+                self._client = Client(self._cluster)
+        self._done: queue.SimpleQueue[tuple[Ticket, Future]] = queue.SimpleQueue()
+        self._running: dict[Ticket, Future] = {}
+        self._workers = workers
+        self._external = bool(scheduler)
+
+    @staticmethod
+    def _connect(scheduler: str) -> Client:
+        try:
+            return Client(scheduler, timeout=20)
+        except (OSError, ValueError) as error:
+            raise UserError(f"--scheduler {scheduler}: cannot connect: {error}") from None
+
+    def slots(self) -> int:
+        """Tasks that can run at once; follows an existing scheduler as its workers come and go."""
+        if not self._external:
+            return self._workers
+        return max(1, sum(self._client.nthreads().values()))
+
+    def _has_gpus(self) -> bool:
+        info = self._client.scheduler_info(n_workers=-1)
+        return any("GPU" in w.get("resources", {}) for w in info["workers"].values())
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        deadline_seconds: float,
+        row_deadline_seconds: float,
+        gpu: bool = False,
+    ) -> Ticket:
+        """Start a task."""
+        ticket = Ticket()
+        resources = {"GPU": 1} if gpu and self._has_gpus() else None
+        future = self._client.submit(
+            in_sandbox, function, args, deadline_seconds, row_deadline_seconds, pure=False, resources=resources
+        )
+        self._running[ticket] = future
+        future.add_done_callback(lambda f, t=ticket: self._done.put((t, f)))
+        return ticket
+
+    def wait(self, timeout_seconds: float) -> list[Done]:
+        """Tasks that ended, waiting for the first at most so long."""
+        found = []
+        block = timeout_seconds
+        while True:
+            try:
+                ticket, future = self._done.get(timeout=block) if block > 0 else self._done.get_nowait()
+            except queue.Empty:
+                return found
+            block = 0.0
+            if self._running.pop(ticket, None) is not None:
+                found.append(_outcome(ticket, future))
+
+    def close(self, cancel: bool = False) -> None:
+        """Stop; an embedded cluster's workers end with it."""
+        if cancel:
+            self._client.cancel(list(self._running.values()), force=True)
+        self._client.close(timeout=5)
+        if self._cluster is not None:
+            self._cluster.close(timeout=10)
+
+
+def _outcome(ticket: Ticket, future: Future) -> Done:
+    if future.status == "finished":
+        return Done(ticket=ticket, value=future.result())
+    if future.status == "cancelled":
+        return Done(ticket=ticket, error=UnitCrashed("cancelled: its worker or scheduler went away"))
+    error = future.exception()
+    if type(error).__name__ == "KilledWorker":
+        error = UnitCrashed("its worker process died")
+    return Done(ticket=ticket, error=error)
+
+
+def _local_cluster(workers: int, gpus: bool) -> Any:
+    if gpus:
+        try:
+            from dask_cuda import LocalCUDACluster
+        except ImportError:
+            logging.getLogger(__name__).info("dask-cuda is not installed: workers share the GPUs")
+        else:
+            return LocalCUDACluster(resources={"GPU": 1}, dashboard_address=None)
+    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")
+    return LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        memory_limit=0,
+        env=environment,
+        silence_logs=logging.ERROR,
+    )

@@ -1,0 +1,70 @@
+"""A data recipe: one TOML file that says what every stage of `vidpipe run` does.
+
+Each section maps onto one frozen dataclass. The sections that shape output (and so enter a stage's fingerprint) hold
+no machine facts; those are in `[engine]`, which never changes a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from schemas import config
+from schemas.errors import UserError, nearest
+from vidpipe.analyze import AnalyzeConfig
+from vidpipe.encode import EncodeConfig
+from vidpipe.sections import (
+    CaptionConfig,
+    EmbedConfig,
+    EngineConfig,
+    IngestConfig,
+    NearDuplicatesConfig,
+    ScoreConfig,
+    SplitConfig,
+)
+
+STAGES = ("ingest", "checksum", "analyze", "score", "near_duplicates", "split", "caption", "embed", "encode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The whole recipe. `stages` names those that run, in the pipeline's own order."""
+
+    stages: tuple[str, ...] = ("ingest", "analyze", "near_duplicates", "split", "caption", "embed", "encode")
+    ingest: IngestConfig = IngestConfig()
+    analyze: AnalyzeConfig = field(default_factory=AnalyzeConfig)
+    score: tuple[ScoreConfig, ...] = ()
+    near_duplicates: NearDuplicatesConfig = NearDuplicatesConfig()
+    split: SplitConfig = SplitConfig()
+    caption: CaptionConfig = CaptionConfig()
+    embed: EmbedConfig = EmbedConfig()
+    encode: EncodeConfig = field(default_factory=EncodeConfig)
+    engine: EngineConfig = EngineConfig()
+
+    def __post_init__(self) -> None:
+        for name in self.stages:
+            if name not in STAGES:
+                raise UserError(f"stages: unknown stage {name!r}{nearest(name, STAGES)}")
+
+
+def load(path: str, overrides: tuple[str, ...] = ()) -> Recipe:
+    """Read a recipe and its `--set` overrides; raise UserError on what does not fit."""
+    return config.build(Recipe, config.load_recipe(path, overrides))
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The resolved recipe, every default written out."""
+    return config.to_toml(config.to_mapping(recipe))
+
+
+def parse_fps(text: str) -> Fraction | None:
+    """`16`, `16000/1001`, or `native` (None)."""
+    if text == "native":
+        return None
+    try:
+        rate = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"fps {text!r}: expected a number, a fraction such as 30000/1001, or native") from None
+    if rate <= 0:
+        raise UserError(f"fps {text!r}: must be above 0")
+    return rate

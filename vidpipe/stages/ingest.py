@@ -1,0 +1,198 @@
+"""ingest: list sources, name them by content, probe headers. No pixels.
+
+Every regular file ends as a row of `videos`. Equal content is one row with a list of its uris, so rows are merged
+with what is there already right before they are committed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from schemas import ids, tables
+from schemas.columns import TableSpec
+from schemas.outcomes import Outcome
+from vidpipe.sections import IngestConfig
+from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from
+from vidpipe.stages.view import View
+
+LIST_BATCH = 20_000
+NOT_FOOTAGE = {"sidecar", "clip_table", "not_media"}
+"""Reasons that say a file was never meant to be footage: rejected, not failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingest(Stage):
+    """Probes files that are not in `videos` yet, or whose size or mtime changed.
+
+    Attributes:
+        sources: paths, globs, list files or prefixes, as given by the user.
+        only: uris to keep, when a clip table names them.
+    """
+
+    name = "ingest"
+    version = 1
+    config: IngestConfig
+    sources: tuple[str, ...]
+    clip_table: str = ""
+
+    def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
+        return {"videos": (tables.VIDEOS, {})}
+
+    def recovered(self, view: View) -> Iterator[Outcome]:
+        if view.has("videos"):
+            yield from map(_outcome, view.rows('SELECT v.* FROM "cur/videos" v ANTI JOIN done d ON v.video_id = d.id'))
+
+    def candidates(self, view: View) -> str | None:
+        return None  # the file system is the input
+
+    def listing(self) -> Iterator[Row]:
+        """All files, folder by folder, each with its sidecars known."""
+        from vidpipe.media.sources import find_sidecars, list_sources
+
+        files = itertools.chain.from_iterable(list_sources(s, recursive=self.config.recursive) for s in self.sources)
+        seen: set[str] = set()
+        for _, group in itertools.groupby(files, key=lambda f: f.uri.rpartition("/")[0]):
+            members = [f for f in group if f.uri not in seen and not seen.add(f.uri)]  # type: ignore[func-returns-value]
+            sidecars = {uri for found in find_sidecars(members).values() for uri in found}
+            for file in members:
+                hint = "sidecar" if file.uri in sidecars else file.kind_hint
+                yield {"uri": file.uri, "size_bytes": file.size_bytes, "etag": file.etag, "hint": hint}
+        if self.clip_table and self.clip_table not in seen:
+            from vidpipe.media.sources import stat_source
+
+            table = stat_source(self.clip_table)
+            yield {"uri": table.uri, "size_bytes": table.size_bytes, "etag": table.etag, "hint": "clip_table"}
+
+    def fresh(self, view: View) -> Iterator[Row]:
+        """Listed files that `videos` does not have with this etag."""
+        listing = self.listing()
+        known = view.has("videos")
+        if known:
+            view.con.execute(
+                'CREATE OR REPLACE TABLE known AS SELECT unnest(uris) AS uri, unnest(etags) AS etag FROM "cur/videos"'
+            )
+        while batch := list(itertools.islice(listing, LIST_BATCH)):
+            if known:
+                found = pa.table({"uri": [r["uri"] for r in batch], "etag": [r["etag"] for r in batch]})
+                view.con.register("found", found)
+                have = {r[0] for r in view.con.execute("SELECT uri FROM found SEMI JOIN known USING (uri, etag)").fetchall()}
+                batch = [r for r in batch if r["uri"] not in have]
+            yield from batch
+
+    def estimate(self, view: View) -> dict[str, Any]:
+        sizes = [row["size_bytes"] for row in self.fresh(view)]
+        return {"rows": len(sizes), "source_bytes": sum(sizes)}
+
+    def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
+        fingerprint = view.accepted[self.name][0]
+        for batch in batched_by(self.fresh(view), self.config.files_per_unit):
+            yield self._unit(fingerprint, batch)
+
+    def _unit(self, fingerprint: str, rows: Sequence[Row], attempt: int = 0) -> Unit:
+        keys = [f"{r['uri']}\0{r['etag']}".encode() for r in rows]
+        return Unit(unit_id=ids.unit_id(self.name, fingerprint, keys), rows=tuple(rows), attempt=attempt)
+
+    def make_unit(self, fingerprint: str, rows: Sequence[Row], group: str = "", attempt: int = 0) -> Unit:
+        return self._unit(fingerprint, rows, attempt)
+
+    def process(self, unit: Unit, context: Context) -> Result:
+        from vidpipe.sandbox import progress
+
+        found = []
+        for i, row in enumerate(unit.rows):
+            progress(i)
+            found.append(examine(row))
+        return self._result(found)
+
+    def _result(self, found: list[Row]) -> Result:
+        return Result(rows={"videos": table_from(tables.VIDEOS, found)}, outcomes=[_outcome(r) for r in found])
+
+    def given_up(self, row: Row, reason: str, message: str) -> Result:
+        """Row and outcome of a file that hung or crashed the probe: still a row of `videos`."""
+        base = {"kind": "other", "status": "failed", "reason": reason, "message": message}
+        named = {"video_id": _lost_id(row), "uris": [row["uri"]], "etags": [row["etag"]], "size_bytes": row["size_bytes"]}
+        return self._result([{**base, **named}])
+
+    def merge(self, rows: dict[str, pa.Table], view: View) -> tuple[dict[str, pa.Table], dict[str, list[bytes]]]:
+        """Join rows of equal content, with each other and with those committed before."""
+        if "videos" not in rows:
+            return rows, {}
+        merged: dict[bytes, Row] = {}
+        for row in rows["videos"].to_pylist():
+            _add(merged, row)
+        deleted = []
+        for old in self._touched(rows["videos"], view):
+            deleted.append(old["video_id"])
+            moved = {uri for row in merged.values() if row["video_id"] != old["video_id"] for uri in row["uris"]}
+            pairs = [(u, e) for u, e in zip(old["uris"], old["etags"]) if u not in moved]
+            _add(merged, {**old, "uris": [p[0] for p in pairs], "etags": [p[1] for p in pairs]})
+        found = [{k: v for k, v in row.items() if k not in ("unit_id", "fingerprint")} for row in merged.values()]
+        return {**rows, "videos": table_from(tables.VIDEOS, found)}, {"videos": deleted} if deleted else {}
+
+    @staticmethod
+    def _touched(new: pa.Table, view: View) -> list[Row]:
+        """Committed rows with the content, or with a uri, of new ones."""
+        if not view.has("videos"):
+            return []
+        uris = [uri for row in new["uris"].to_pylist() for uri in row]
+        view.con.register("new_ids", pa.table({"video_id": new["video_id"]}))
+        view.con.register("new_uris", pa.table({"uri": pa.array(uris, pa.string())}))
+        return view.con.execute(
+            'SELECT * FROM "cur/videos" v WHERE video_id IN (SELECT video_id FROM new_ids) '
+            "OR EXISTS (SELECT 1 FROM new_uris n WHERE list_contains(v.uris, n.uri))"
+        ).to_arrow_table().to_pylist()
+
+
+def _add(merged: dict[bytes, Row], row: Row) -> None:
+    have = merged.get(row["video_id"])
+    if have is None:
+        merged[row["video_id"]] = row
+        return
+    pairs = dict(zip(row["uris"], row["etags"])) | dict(zip(have["uris"], have["etags"]))
+    # facts come from whichever uri sorts first, so that the order of arrival leaves no trace
+    first = min(have, row, key=lambda r: (r["uris"] or ["\U0010ffff"])[0])
+    merged[row["video_id"]] = {**first, "uris": sorted(pairs), "etags": [pairs[u] for u in sorted(pairs)]}
+
+
+def _lost_id(row: Row) -> bytes:
+    """Id of a file that could not be read: by uri and etag, since its content cannot be had."""
+    return ids.text_id(f"{row['uri']}\0{row['etag']}\0unreadable")
+
+
+def _outcome(row: Row) -> Outcome:
+    return Outcome(
+        id=row["video_id"], status=row["status"], reason=row["reason"], message=row["message"], seconds=row.get("seconds", 0.0)
+    )
+
+
+def examine(row: Row) -> Row:
+    """Name and probe one file; what is wrong with it becomes its reason."""
+    from vidpipe.media.errors import MediaError
+    from vidpipe.media.probe import probe
+    from vidpipe.media.sources import open_source
+
+    start = time.perf_counter()
+    base: Row = {"uris": [row["uri"]], "etags": [row["etag"]], "size_bytes": row["size_bytes"], "reason": "", "message": ""}
+    try:
+        with open_source(row["uri"]) as file:
+            base["video_id"] = ids.content_id(file, row["size_bytes"])
+    except (OSError, EOFError) as error:
+        base.update(video_id=_lost_id(row), kind="other", status="failed", reason="io_error", message=f"{row['uri']}: {error}")
+        return base
+    if row["hint"] in ("sidecar", "clip_table"):
+        base.update(kind=row["hint"], status="rejected", reason=row["hint"], message=f"used as a {row['hint'].replace('_', ' ')}")
+        return base
+    try:
+        base.update(probe(row["uri"], row["size_bytes"]).to_row())
+        base["status"] = "kept"
+    except MediaError as error:
+        status = "rejected" if error.reason in NOT_FOOTAGE else "failed"
+        base.update(kind="other", status=status, reason=error.reason, message=str(error))
+    base["seconds"] = time.perf_counter() - start
+    return base
