@@ -4,6 +4,10 @@ A unit is in at most one data table beside the outcomes. Its id names the rows t
 is already there is skipped. Why no row appears twice under two units: units are planned from the outcomes, by a
 coordinator that holds the lease, after `reconcile` has given every unit in a data table its outcomes; while the lease
 holds nobody else commits, and a coordinator that lost it is refused by the fence. `verify` checks it on the rows.
+
+No transaction spans two tables, so a crash can come between the two commits. The outcomes are therefore written before
+the data commit, and that commit names their fragments in its transaction properties: `reconcile` finds them there and
+commits what the crash cut off, to the byte.
 """
 
 from __future__ import annotations
@@ -12,13 +16,14 @@ import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from schemas.layout import outcomes_name
 from vidpipe.store import failpoints
 from vidpipe.store.create import KEY_KEY
-from vidpipe.store.fence import RowsToDelete, fenced, units_present
+from vidpipe.store.fence import RowKeys, fenced, units_present
 from vidpipe.store.lease import Lease
 from vidpipe.store.write import write_to
 
@@ -28,7 +33,9 @@ if TYPE_CHECKING:
 
     from vidpipe.store.dataset import Dataset
 
+PROPERTY = "outcomes"
 _ATTEMPTS = 8
+_OUTCOMES = outcomes_name("")
 _REMEMBERED_UNITS = 100_000
 _LOG = logging.getLogger(__name__)
 
@@ -39,12 +46,13 @@ class StagedUnit:
 
     Attributes:
         unit_id: in the `unit_id` column of all its rows; not empty.
-        fragments: table name -> what `write_fragments` returned; the outcomes table among them.
-        rows: table name -> rows that the committer itself writes, all units of a commit in one fragment. For small
+        fragments: table name -> what `write_fragments` returned; of one data table and of the outcomes.
+        rows: table name -> rows that the committer writes itself, all units of a commit in one fragment. For small
             rows, outcomes above all: a fragment a unit would make thousands of them.
         fingerprint: of the stage; `replaces` removes only outcomes of this fingerprint.
         replaces: (id, item) of outcomes that this unit's take the place of, such as rows rejected before.
-        replaces_rows: table name -> keys (the table's key column) whose rows this unit's take the place of.
+        replaces_rows: keys (the data table's key column) whose rows this unit's take the place of. Two units of one
+            commit that write the same key would both be kept: give one unit all that replaces a row.
     """
 
     unit_id: str
@@ -52,15 +60,44 @@ class StagedUnit:
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
     fingerprint: str = ""
     replaces: Sequence[tuple[bytes, str]] = ()
-    replaces_rows: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    replaces_rows: Sequence[bytes] = ()
 
     def __post_init__(self) -> None:
         if not self.unit_id:
             raise ValueError("a unit needs an id: the empty one is the sentinel's")
+        if not any(name.startswith(_OUTCOMES) for name in self.tables()):
+            raise ValueError(f"unit {self.unit_id} has no outcomes: every row that a unit was asked for has one")
 
     def tables(self) -> set[str]:
         """Names of the tables that it has something for."""
         return {n for n, texts in self.fragments.items() if texts} | {n for n, t in self.rows.items() if t.num_rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedOutcomes:
+    """Outcomes of some units as fragments of the outcomes table that are written and not yet visible.
+
+    Attributes:
+        units: ids; the fragments hold outcomes of all of these and of no others.
+        fragments: as `write_fragments` returns them.
+        replaces: id in hex, item and fingerprint of outcomes that these take the place of.
+    """
+
+    units: list[str]
+    fragments: list[str]
+    replaces: list[tuple[str, str, str]]
+
+    def to_json(self) -> str:
+        """For the properties of the data commit."""
+        return json.dumps({"units": self.units, "fragments": self.fragments, "replaces": self.replaces})
+
+    @classmethod
+    def from_json(cls, text: str) -> StagedOutcomes:
+        """Read `to_json`'s form."""
+        values = json.loads(text)
+        return cls(
+            units=values["units"], fragments=values["fragments"], replaces=[(a, b, c) for a, b, c in values["replaces"]]
+        )
 
 
 class Committer:
@@ -81,94 +118,130 @@ class Committer:
             LeaseLost: another coordinator took over; units not yet visible are its to do.
             OSError: the storage failed for good; the next start completes what was begun.
         """
-        unique = {unit.unit_id: unit for unit in units}
-        names = {name for unit in unique.values() for name in unit.tables()} - {self.outcomes}
-        for name in sorted(names):
-            self._commit_to(name, [u for u in unique.values() if name in u.tables()])
-            failpoints.reach("commit:between-data-and-outcomes")
-        self._commit_to(self.outcomes, [u for u in unique.values() if self.outcomes in u.tables()])
+        groups: dict[str, dict[str, StagedUnit]] = {}
+        for unit in units:
+            data = sorted(unit.tables() - {self.outcomes})
+            if len(data) > 1:
+                raise ValueError(f"unit {unit.unit_id} writes {data}: a unit writes one data table and its outcomes")
+            groups.setdefault(data[0] if data else "", {})[unit.unit_id] = unit
+        staged = []
+        for name, group in sorted(groups.items()):
+            outcomes = self._stage_outcomes(list(group.values()))
+            if name:
+                self._commit_data(name, list(group.values()), outcomes)
+                failpoints.reach("commit:between-data-and-outcomes")
+            staged.append((outcomes, list(group.values())))
+        self._commit_outcomes(staged)
         failpoints.reach("commit:after-outcomes")
 
-    def _commit_to(self, name: str, units: list[StagedUnit]) -> None:
-        if name != self.outcomes:
-            self.lease.register(name)
+    def complete(self, outcomes: StagedOutcomes) -> None:
+        """Make outcomes visible that an earlier coordinator staged; not if any of their units has outcomes."""
+
+        def attempt(table: lance.LanceDataset, state: _TableState) -> lance.LanceDataset:
+            if len(state.absent(table, outcomes.units)) < len(outcomes.units):
+                return table
+            return _commit_staged(table, [outcomes])
+
+        self._attempt(self.outcomes, attempt)
+
+    def _stage_outcomes(self, units: list[StagedUnit]) -> StagedOutcomes:
+        texts = _texts(self.dataset, self.outcomes, None, units)
+        replaces = [(key.hex(), item, unit.fingerprint) for unit in units for key, item in unit.replaces]
+        failpoints.reach("commit:outcomes-staged")
+        return StagedOutcomes(units=[unit.unit_id for unit in units], fragments=texts, replaces=replaces)
+
+    def _commit_data(self, name: str, units: list[StagedUnit], outcomes: StagedOutcomes) -> None:
+        def attempt(table: lance.LanceDataset, state: _TableState) -> lance.LanceDataset:
+            absent = set(state.absent(table, outcomes.units))
+            todo = [unit for unit in units if unit.unit_id in absent]
+            if not todo:
+                return table
+            key = (table.schema.metadata or {})[KEY_KEY].decode()
+            replaced = RowKeys((key,), [(k,) for unit in todo for k in unit.replaces_rows])
+            return fenced(table, _texts(self.dataset, name, table, todo), replaced, {PROPERTY: outcomes.to_json()})
+
+        self.lease.register(name)
+        self._attempt(name, attempt)
+
+    def _commit_outcomes(self, staged: list[tuple[StagedOutcomes, list[StagedUnit]]]) -> None:
+        def attempt(table: lance.LanceDataset, state: _TableState) -> lance.LanceDataset:
+            wanted = [unit for outcomes, _ in staged for unit in outcomes.units]
+            absent = set(state.absent(table, wanted))
+            todo = []
+            for outcomes, units in staged:
+                missing = [unit for unit in units if unit.unit_id in absent]
+                if missing:  # fragments cannot be split: where some units are there already, write the others anew
+                    todo.append(outcomes if len(missing) == len(units) else self._stage_outcomes(missing))
+            return _commit_staged(table, todo) if any(t.fragments for t in todo) else table
+
+        self._attempt(self.outcomes, attempt)
+
+    def _attempt(self, name: str, step: Callable[[lance.LanceDataset, _TableState], lance.LanceDataset]) -> None:
+        """Open the table, check the lease, commit; after a refused or uncertain commit, look again and repeat."""
         state = self._states.setdefault(name, _TableState())
-        problem: OSError | None = None
         for attempt in range(_ATTEMPTS):
-            if problem is not None:
-                time.sleep(min(0.05 * 2**attempt, 5.0))
             try:
-                self._attempt(name, state, units)
-                return
-            except OSError as error:  # CommitConflictError is one: either way look again at what is there
+                table = self.dataset.table(name)
+                failpoints.reach("commit:opened")
+                self.lease.check()
+                failpoints.reach("commit:checked")
+                new = step(table, state)
+                failpoints.reach("commit:committed")
+            except OSError as error:  # CommitConflictError is one
                 _LOG.info("commit to %s of %s, attempt %d: %s", name, self.dataset.root, attempt + 1, error)
-                problem = error
                 state.forget()
-        assert problem is not None
-        raise problem
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                time.sleep(min(0.05 * 2**attempt, 5.0))
+            else:
+                state.note(new)
+                return
 
-    def _attempt(self, name: str, state: _TableState, units: list[StagedUnit]) -> None:
-        table = self.dataset.table(name)
-        failpoints.reach("commit:opened")
-        self.lease.check()
-        failpoints.reach("commit:checked")
-        todo = state.absent(table, units)
-        if todo:
-            where = f"table {name} of {self.dataset.root}"
-            new = fenced(
-                table, _fragments(table, name, todo, where), self._deletes(table, name, todo), _properties(todo)
-            )
-            failpoints.reach("commit:committed")
-            table = new
-        state.note(table, units)
 
-    def _deletes(self, table: lance.LanceDataset, name: str, units: list[StagedUnit]) -> RowsToDelete | None:
-        if name == self.outcomes:
-            keys = [(*key, unit.fingerprint) for unit in units for key in unit.replaces]
-            columns = ["id", "item", "fingerprint"]
-        else:
-            keys = [(key,) for unit in units for key in unit.replaces_rows.get(name, ())]
-            columns = [(table.schema.metadata or {})[KEY_KEY].decode()]
-        return RowsToDelete(keys=dict(zip(columns, zip(*keys)))) if keys else None
+def _commit_staged(table: lance.LanceDataset, staged: list[StagedOutcomes]) -> lance.LanceDataset:
+    replaced = [(bytes.fromhex(key), item, fingerprint) for s in staged for key, item, fingerprint in s.replaces]
+    keys = RowKeys(("id", "item", "fingerprint"), replaced)
+    return fenced(table, [text for s in staged for text in s.fragments], keys)
+
+
+def _texts(dataset: Dataset, name: str, table: Any, units: list[StagedUnit]) -> list[str]:
+    """Fragments of these units for one table: those that workers wrote, and one of all rows that they sent."""
+    import pyarrow as pa
+
+    texts = [text for unit in units for text in unit.fragments.get(name, ())]
+    rows = [unit.rows[name] for unit in units if name in unit.rows]
+    if rows:
+        all_rows = pa.concat_tables(rows, promote_options="default")
+        texts += write_to(table or dataset.table(name), all_rows, f"table {name} of {dataset.root}")
+    return texts
 
 
 class _TableState:
     """What this committer knows of a table, so that it need not look for units that cannot be there."""
 
     def __init__(self) -> None:
-        self.forget()
         self._recent: OrderedDict[str, None] = OrderedDict()
+        self._asked: list[str] = []
+        self.forget()
 
     def forget(self) -> None:
+        """Know nothing of the newest version: a commit was refused, or nobody heard how it went."""
         self._version = -1
-        self._last_fragment = -1
 
-    def absent(self, table: lance.LanceDataset, units: list[StagedUnit]) -> list[StagedUnit]:
-        """Units that are not in the table; looks at fragments that came since our own last commit."""
-        unknown = [u for u in units if u.unit_id not in self._recent]
+    def absent(self, table: lance.LanceDataset, units: list[str]) -> list[str]:
+        """Units that are not in the table; reads it only if its version is not the one that our own commit made."""
+        self._asked = units
+        unknown = [unit for unit in units if unit not in self._recent]
         if table.version == self._version or not unknown:
             return unknown
-        present = units_present(table, [u.unit_id for u in unknown], self._last_fragment)
-        return [u for u in unknown if u.unit_id not in present]
+        present = units_present(table, unknown)
+        return [unit for unit in unknown if unit not in present]
 
-    def note(self, table: lance.LanceDataset, units: list[StagedUnit]) -> None:
+    def note(self, table: lance.LanceDataset) -> None:
+        """Remember that the units last asked for are in `table`."""
         self._version = table.version
-        self._last_fragment = max(table.fragment_ids())
-        self._recent.update((u.unit_id, None) for u in units)
+        for unit in self._asked:
+            self._recent[unit] = None
+            self._recent.move_to_end(unit)
         while len(self._recent) > _REMEMBERED_UNITS:
             self._recent.popitem(last=False)
-
-
-def _fragments(table: lance.LanceDataset, name: str, units: list[StagedUnit], where: str) -> list:
-    import pyarrow as pa
-    from lance.fragment import FragmentMetadata
-
-    texts = [text for unit in units for text in unit.fragments.get(name, ())]
-    rows = [unit.rows[name] for unit in units if name in unit.rows]
-    if rows:
-        texts += write_to(table, pa.concat_tables(rows, promote_options="default"), where)
-    return [FragmentMetadata.from_json(text) for text in texts]
-
-
-def _properties(units: list[StagedUnit]) -> dict[str, str]:
-    return {"units": json.dumps([unit.unit_id for unit in units])}

@@ -14,7 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from vidpipe.store.dataset import Dataset
 
-STORAGE_VERSION = "2.2"
+STORAGE_VERSION: Literal["2.2"] = "2.2"
 KEY_KEY = b"vidpipe.key"
 TEMPORARY = ".creating-"
 _ALWAYS_PACKED = 1 << 40
@@ -49,15 +49,16 @@ def lance_schema(schema: pa.Schema) -> pa.Schema:
     """Turn columns marked as blobs into Lance blob v2 fields: many rows packed in a file at any size."""
     import lance
 
-    fields = []
+    fields: list[pa.Field] = []
     for field in schema:
         if (field.metadata or {}).get(BLOB_KEY):
             blob = lance.blob_field(
                 field.name, nullable=False, inline_size_threshold=0, dedicated_size_threshold=_ALWAYS_PACKED
             )
-            field = blob.with_metadata({**(blob.metadata or {}), **field.metadata})
+            metadata: dict[Any, Any] = {**dict(blob.metadata or {}), **dict(field.metadata or {})}
+            field = blob.with_metadata(metadata)
         fields.append(field)
-    return pa.schema(fields, schema.metadata)
+    return pa.schema(fields).with_metadata(schema.metadata or {})
 
 
 def sentinel(schema: pa.Schema) -> pa.Table:

@@ -7,13 +7,12 @@ coordinators that planned on one version, the later is refused. The sentinel row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import lance
-    import pyarrow as pa
     from lance.fragment import FragmentMetadata
 
     from vidpipe.store.dataset import Dataset
@@ -22,40 +21,35 @@ _FENCE_ATTEMPTS = 100
 _LITERALS = 5000
 
 
-@dataclass(kw_only=True)
-class RowsToDelete:
-    """Rows that a commit removes, found by key.
+@dataclass(frozen=True)
+class RowKeys:
+    """Rows by key: those whose tuple of `columns` is one of `keys`."""
 
-    Attributes:
-        keys: column name -> values; a row is removed when its tuple of these columns is one of the zipped values.
-    """
-
-    keys: Mapping[str, Sequence[object]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.keys.values()), ()))
+    columns: tuple[str, ...]
+    keys: Sequence[tuple[bytes | str, ...]]
 
 
 def fenced(
     table: lance.LanceDataset,
-    fragments: Iterable[FragmentMetadata] = (),
-    delete: RowsToDelete | None = None,
+    fragments: Iterable[str] = (),
+    delete: RowKeys | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> lance.LanceDataset:
-    """Add fragments and remove rows in one commit on top of `table`'s version.
+    """Add fragments (as `write_fragments` returns them) and remove rows, in one commit on top of `table`'s version.
 
     Raises:
         lance.commit.CommitConflictError: another fenced commit, delete or compaction came after `table` was opened.
     """
     import lance
+    from lance.fragment import FragmentMetadata
 
-    first = _first_fragment(table)
-    changed, removed = _deletions(table, delete) if delete else ({}, [])
+    first = _fragment(table, next(iter(table.fragment_ids()))).metadata
+    changed, removed = _deletions(table, delete) if delete and delete.keys else ({}, [])
     assert first.id not in removed, "the sentinel row was deleted"
     operation = lance.LanceOperation.Update(
         updated_fragments=list({first.id: first, **changed}.values()),
         removed_fragment_ids=removed,
-        new_fragments=list(fragments),
+        new_fragments=[FragmentMetadata.from_json(text) for text in fragments],
     )
     transaction = lance.Transaction(table.version, operation, transaction_properties=dict(properties or {}))
     return lance.LanceDataset.commit(table, transaction)
@@ -76,22 +70,20 @@ def fence(dataset: Dataset, name: str) -> None:
     )
 
 
-def _first_fragment(table: lance.LanceDataset) -> FragmentMetadata:
-    first = next(iter(table.fragment_ids()))
-    fragment = table.get_fragment(first)
-    assert fragment is not None
-    return fragment.metadata
+def _fragment(table: lance.LanceDataset, number: int) -> lance.LanceFragment:
+    fragment = table.get_fragment(number)
+    assert fragment is not None, number
+    return fragment
 
 
-def _deletions(table: lance.LanceDataset, delete: RowsToDelete) -> tuple[dict[int, FragmentMetadata], list[int]]:
+def _deletions(table: lance.LanceDataset, delete: RowKeys) -> tuple[dict[int, FragmentMetadata], list[int]]:
+    """Metadata of fragments that lose rows, and numbers of those that lose all."""
     offsets: dict[int, list[int]] = {}
     for address in find(table, delete):
         offsets.setdefault(address >> 32, []).append(address & 0xFFFFFFFF)
     changed, removed = {}, []
     for number, rows in offsets.items():
-        fragment = table.get_fragment(number)
-        assert fragment is not None
-        left = fragment.delete_rows(rows)
+        left = _fragment(table, number).delete_rows(rows)
         if left is None:
             removed.append(number)
         else:
@@ -99,25 +91,14 @@ def _deletions(table: lance.LanceDataset, delete: RowsToDelete) -> tuple[dict[in
     return changed, removed
 
 
-def find(table: lance.LanceDataset, wanted: RowsToDelete) -> list[int]:
-    """Row addresses of the rows with these keys."""
-    import pyarrow as pa
-
-    names = list(wanted.keys)
-    values = list(zip(*wanted.keys.values()))
-    schema = pa.schema([table.schema.field(name) for name in names])
-    found: list[int] = []
-    for start in range(0, len(values), _LITERALS):
-        part = values[start : start + _LITERALS]
-        literals = sql_list({row[0] for row in part})
-        rows = table.scanner(columns=names, filter=f"{names[0]} IN ({literals})", with_row_address=True).to_table()
-        found += _matching(rows, set(part), schema.names)
-    return found
-
-
-def _matching(rows: pa.Table, wanted: set[tuple[object, ...]], names: list[str]) -> list[int]:
-    keys = zip(*(rows[name].to_pylist() for name in names))
-    return [address for key, address in zip(keys, rows["_rowaddr"].to_pylist()) if key in wanted]
+def find(table: lance.LanceDataset, wanted: RowKeys) -> Iterator[int]:
+    """Addresses of the rows with these keys."""
+    for start in range(0, len(wanted.keys), _LITERALS):
+        part = set(wanted.keys[start : start + _LITERALS])
+        where = f"{wanted.columns[0]} IN ({sql_list({key[0] for key in part})})"
+        rows: Any = table.scanner(columns=list(wanted.columns), filter=where, with_row_address=True).to_table()
+        keys = zip(*(rows[name].to_pylist() for name in wanted.columns))
+        yield from (address for key, address in zip(keys, rows["_rowaddr"].to_pylist()) if key in part)
 
 
 def sql_list(values: Iterable[object]) -> str:
@@ -132,18 +113,11 @@ def _literal(value: object) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def units_present(table: lance.LanceDataset, units: Iterable[str], after_fragment: int = -1) -> set[str]:
-    """Which of these units have rows in fragments numbered above `after_fragment`."""
-    units = list(units)
-    if after_fragment < 0:
-        fragments = None
-    else:
-        fragments = [f for f in table.get_fragments() if f.fragment_id > after_fragment]
-        if not fragments:
-            return set()
+def units_present(table: lance.LanceDataset, units: Sequence[str]) -> set[str]:
+    """Which of these units have rows in the table."""
     found: set[str] = set()
     for start in range(0, len(units), _LITERALS):
-        literals = sql_list(units[start : start + _LITERALS])
-        rows = table.scanner(columns=["unit_id"], filter=f"unit_id IN ({literals})", fragments=fragments).to_table()
+        where = f"unit_id IN ({sql_list(units[start : start + _LITERALS])})"
+        rows: Any = table.scanner(columns=["unit_id"], filter=where).to_table()
         found.update(rows["unit_id"].unique().to_pylist())
     return found

@@ -88,6 +88,10 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def exists(self, name: str) -> bool:
+        """Whether a file is there."""
+        return Path(self.path(name)).exists() if self.local else self._fs.exists(self.path(name))
+
     def write(self, name: str, data: bytes) -> None:
         """Write a file, replacing one that is there; a reader sees the old or the new one, never a part."""
         if self.local:

@@ -41,3 +41,10 @@ def connect(dataset: Dataset, versions: Mapping[str, int | str]) -> duckdb.DuckD
         connection.register(f"_lance_{i}", table)
         connection.execute(f'CREATE VIEW "{name}" AS SELECT {columns} FROM _lance_{i} WHERE {SENTINEL}')
     return connection
+
+
+def units_without_outcomes(dataset: Dataset, table: str, outcomes: str) -> list[str]:
+    """Units that have rows in `table` and none in `outcomes`, sorted."""
+    con = dataset.connect()
+    sql = f'SELECT DISTINCT unit_id FROM "{table}" WHERE unit_id NOT IN (SELECT unit_id FROM "{outcomes}") ORDER BY 1'
+    return [row[0] for row in con.execute(sql).fetchall()]

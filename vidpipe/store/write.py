@@ -78,8 +78,9 @@ def _blobs(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedAr
         return column
     chunks: list[pa.Array] = []
     chunk: Any
+    no_bytes: Any = pa.scalar(0, pa.int64())
     for chunk in column.cast(pa.large_binary()).chunks:
-        if pc.any(pc.equal(pc.binary_length(chunk), 0)).as_py():
+        if pc.any(pc.equal(pc.binary_length(chunk), no_bytes)).as_py():
             raise SchemaMismatch(f"{where}: an empty value in blob column {field.name!r}; Lance loses those")
         num = len(chunk)
         nothing: list[pa.Array] = [pa.nulls(num, pa.utf8()), pa.nulls(num, pa.uint64()), pa.nulls(num, pa.uint64())]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from schemas.layout import outcomes_name
+from vidpipe.store import failpoints
 from vidpipe.store.commit import Committer, StagedUnit
 from vidpipe.store.lease import Lease, LeaseConfig, LeaseHeld, LeaseLost
 from vidpipe.store.reconcile import KeptRows, reconcile
@@ -73,9 +76,7 @@ def test_replaced_outcomes_go_in_the_same_commit(dataset, rows, committer):
 def test_replaced_data_rows_go_in_the_same_commit(dataset, rows, committer):
     committer.commit([staged(dataset, rows, "a", [1, 2])])
     before = dataset.table(rows.table).version
-    committer.commit(
-        [staged(dataset, rows, "b", [2], replaces_rows={rows.table: [rows.id(2)]}, replaces=[(rows.id(2), "")])]
-    )
+    committer.commit([staged(dataset, rows, "b", [2], replaces_rows=[rows.id(2)], replaces=[(rows.id(2), "")])])
     assert dataset.table(rows.table).version == before + 1
     assert ids(dataset, rows, rows.table, "latent_id") == [1, 2]
     assert sorted(dataset.read(rows.table, ["unit_id"])["unit_id"].to_pylist()) == ["a", "b"]
@@ -83,27 +84,52 @@ def test_replaced_data_rows_go_in_the_same_commit(dataset, rows, committer):
 
 def test_replacing_a_whole_fragment(dataset, rows, committer):
     committer.commit([staged(dataset, rows, "a", [1])])
-    committer.commit(
-        [staged(dataset, rows, "b", [1], replaces_rows={rows.table: [rows.id(1)]}, replaces=[(rows.id(1), "")])]
-    )
+    committer.commit([staged(dataset, rows, "b", [1], replaces_rows=[rows.id(1)], replaces=[(rows.id(1), "")])])
     assert dataset.read(rows.table, ["unit_id"])["unit_id"].to_pylist() == ["b"]
     assert dataset.read(OUTCOMES_NAME, ["unit_id"])["unit_id"].to_pylist() == ["b"]
 
 
-def test_reconcile_derives_outcomes_from_rows(dataset, rows, committer):
-    data_only = staged(dataset, rows, "a", [1, 2], rejected=[3])
-    committer.commit([StagedUnit(unit_id="a", fragments={rows.table: data_only.fragments[rows.table]})])
+def cut_off(dataset, rows, committer, monkeypatch):
+    """Commit unit `a` = rows 1, 2, with 3 rejected, dying between data and outcomes; then `b` = row 4 whole."""
+    monkeypatch.setattr(failpoints, "_plan", {"commit:between-data-and-outcomes": [(1, "raise")]})
+    monkeypatch.setattr(failpoints, "_passes", {})
+    with pytest.raises(OSError, match="failpoint"):
+        committer.commit([staged(dataset, rows, "a", [1, 2], rejected=[3])])
     committer.commit([staged(dataset, rows, "b", [4])])
-    kept = {
+    assert ids(dataset, rows, OUTCOMES_NAME, "id") == [4]
+    return {
         rows.table: KeptRows(id_column="clip_id", item="1x8x8"),
         "latents/toy/absent": KeptRows(id_column="clip_id"),
     }
-    assert reconcile(committer, kept) == 1
+
+
+def outcomes_of(dataset):
     found = dataset.read(OUTCOMES_NAME, ["id", "item", "status", "unit_id", "fingerprint"]).to_pylist()
-    seen = sorted((int.from_bytes(r["id"], "big"), r["item"], r["status"], r["unit_id"]) for r in found)
-    assert seen == [(1, "1x8x8", "kept", "a"), (2, "1x8x8", "kept", "a"), (4, "", "kept", "b")]
     assert {r["fingerprint"] for r in found} == {"f1"}
-    assert reconcile(committer, kept) == 0
+    return sorted((int.from_bytes(r["id"], "big"), r["item"], r["status"], r["unit_id"]) for r in found)
+
+
+def test_reconcile_completes_with_the_staged_outcomes(dataset, rows, committer, monkeypatch):
+    tables = cut_off(dataset, rows, committer, monkeypatch)
+    assert reconcile(committer, tables) == 1
+    assert outcomes_of(dataset) == [
+        (1, "", "kept", "a"),
+        (2, "", "kept", "a"),
+        (3, "", "rejected", "a"),
+        (4, "", "kept", "b"),
+    ]
+    assert reconcile(committer, tables) == 0
+
+
+def test_reconcile_derives_outcomes_when_the_staged_ones_are_gone(dataset, rows, committer, monkeypatch):
+    tables = cut_off(dataset, rows, committer, monkeypatch)
+    referenced = {f.path for fragment in dataset.table(OUTCOMES_NAME).get_fragments() for f in fragment.data_files()}
+    for file in Path(dataset.uri(OUTCOMES_NAME), "data").iterdir():
+        if file.name not in referenced:
+            file.unlink()
+    assert reconcile(committer, tables) == 1
+    assert outcomes_of(dataset) == [(1, "1x8x8", "kept", "a"), (2, "1x8x8", "kept", "a"), (4, "", "kept", "b")]
+    assert reconcile(committer, tables) == 0
 
 
 def test_a_second_coordinator_is_told(dataset, committer):
