@@ -6,11 +6,9 @@ that has a GPU, a skipped `gpu` test is a failure, since a broken set-up would o
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -72,14 +70,3 @@ def media_dir() -> Path:
     if found is None:
         pytest.skip("no folder of real footage; mark this test `media`")
     return found
-
-
-@pytest.fixture(scope="session")
-def footage() -> ModuleType:
-    """The module that makes synthetic footage with known content, `scripts/make_footage.py`."""
-    path = REPOSITORY / "scripts" / "make_footage.py"
-    spec = importlib.util.spec_from_file_location("make_footage", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -20,6 +20,19 @@ def blake(kind: str, *parts: bytes) -> bytes:
     return digest.digest()
 
 
+class View:
+    """A file over a buffer that may change, without a copy."""
+
+    def __init__(self, data):
+        self.data, self.place = memoryview(data), 0
+
+    def seek(self, place):
+        self.place = place
+
+    def read(self, size):
+        return bytes(self.data[self.place : self.place + size])
+
+
 class CountingFile(io.BytesIO):
     bytes_read = 0
 
@@ -45,11 +58,11 @@ def test_content_id_reads_three_mib_of_a_large_file():
 def test_content_id_samples_are_evenly_spaced_and_cover_both_edges():
     size = 64 * MIB
     data = bytearray(size)
-    plain = ids.content_id(io.BytesIO(data), size)
+    plain = ids.content_id(View(data), size)
     changed = {}
     for place in (0, MIB - 1, size - MIB, size - 1, MIB, size - MIB - 1):
         data[place] = 1
-        changed[place] = ids.content_id(io.BytesIO(data), size) != plain
+        changed[place] = ids.content_id(View(data), size) != plain
         data[place] = 0
     assert changed == {0: True, MIB - 1: True, size - MIB: True, size - 1: True, MIB: False, size - MIB - 1: False}
     gap = (size - 65536) / 17
@@ -57,7 +70,7 @@ def test_content_id_samples_are_evenly_spaced_and_cover_both_edges():
         for offset, seen in ((0, True), (65535, True), (65536, False), (-1, False)):
             place = int(gap * (block + 1)) + offset
             data[place] = 1
-            assert (ids.content_id(io.BytesIO(data), size) != plain) is seen, (block, offset)
+            assert (ids.content_id(View(data), size) != plain) is seen, (block, offset)
             data[place] = 0
 
 
