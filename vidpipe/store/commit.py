@@ -17,15 +17,15 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from schemas.layout import outcomes_name
 from vidpipe.store import failpoints
 from vidpipe.store.create import KEY_KEY
-from vidpipe.store.fence import RowKeys, fenced, units_present
+from vidpipe.store.fence import ALL_ROWS, RowKeys, fenced, units_present
 from vidpipe.store.lease import Lease
-from vidpipe.store.write import write_to
+from vidpipe.store.write import write_to, written_rows
 
 if TYPE_CHECKING:
     import lance
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PROPERTY = "outcomes"
 _ATTEMPTS = 8
 _OUTCOMES = outcomes_name("")
+_OUTCOME_KEY = ("id", "item", "fingerprint")
 _REMEMBERED_UNITS = 100_000
 _LOG = logging.getLogger(__name__)
 
@@ -51,8 +52,10 @@ class StagedUnit:
             rows, outcomes above all: a fragment a unit would make thousands of them.
         fingerprint: of the stage; `replaces` removes only outcomes of this fingerprint.
         replaces: (id, item) of outcomes that this unit's take the place of, such as rows rejected before.
-        replaces_rows: keys (the data table's key column) whose rows this unit's take the place of. Two units of one
-            commit that write the same key would both be kept: give one unit all that replaces a row.
+        replaces_rows: data table -> keys (of its key column) whose rows this unit's take the place of. Two units of
+            one commit that write the same key would both be kept: give one unit all that replaces a row.
+        replaces_all: the unit's rows take the place of everything in its data table and of all outcomes, as those of
+            a table stage do.
     """
 
     unit_id: str
@@ -60,7 +63,8 @@ class StagedUnit:
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
     fingerprint: str = ""
     replaces: Sequence[tuple[bytes, str]] = ()
-    replaces_rows: Sequence[bytes] = ()
+    replaces_rows: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    replaces_all: bool = False
 
     def __post_init__(self) -> None:
         if not self.unit_id:
@@ -81,23 +85,23 @@ class StagedOutcomes:
         units: ids; the fragments hold outcomes of all of these and of no others.
         fragments: as `write_fragments` returns them.
         replaces: id in hex, item and fingerprint of outcomes that these take the place of.
+        replaces_all: they take the place of all.
     """
 
     units: list[str]
     fragments: list[str]
     replaces: list[tuple[str, str, str]]
+    replaces_all: bool = False
 
     def to_json(self) -> str:
         """For the properties of the data commit."""
-        return json.dumps({"units": self.units, "fragments": self.fragments, "replaces": self.replaces})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> StagedOutcomes:
         """Read `to_json`'s form."""
         values = json.loads(text)
-        return cls(
-            units=values["units"], fragments=values["fragments"], replaces=[(a, b, c) for a, b, c in values["replaces"]]
-        )
+        return cls(**{**values, "replaces": [(a, b, c) for a, b, c in values["replaces"]]})
 
 
 class Committer:
@@ -110,14 +114,18 @@ class Committer:
         self.lease = lease
         self.outcomes = lease.table
         self._states: dict[str, _TableState] = {}
+        self._cut_off: list[StagedOutcomes] = []
 
     def commit(self, units: Iterable[StagedUnit]) -> None:
         """Make units visible; those that already are, are skipped. When it returns, all of them are.
 
         Raises:
             LeaseLost: another coordinator took over; units not yet visible are its to do.
-            OSError: the storage failed for good; the next start completes what was begun.
+            OSError: the storage failed for good; the next call, or the next start, completes what was begun.
         """
+        while self._cut_off:
+            self.complete(self._cut_off[0])
+            del self._cut_off[0]
         groups: dict[str, dict[str, StagedUnit]] = {}
         for unit in units:
             data = sorted(unit.tables() - {self.outcomes})
@@ -129,18 +137,25 @@ class Committer:
             outcomes = self._stage_outcomes(list(group.values()))
             if name:
                 self._commit_data(name, list(group.values()), outcomes)
+                self._cut_off.append(outcomes)
                 failpoints.reach("commit:between-data-and-outcomes")
             staged.append((outcomes, list(group.values())))
         self._commit_outcomes(staged)
+        self._cut_off.clear()
         failpoints.reach("commit:after-outcomes")
 
     def complete(self, outcomes: StagedOutcomes) -> None:
-        """Make outcomes visible that an earlier coordinator staged; not if any of their units has outcomes."""
+        """Make outcomes visible whose data were committed and they were not, unless any of their units has outcomes.
+
+        They take the place of outcomes that have come to the same rows in the meantime.
+        """
 
         def attempt(table: lance.LanceDataset, state: _TableState) -> lance.LanceDataset:
             if len(state.absent(table, outcomes.units)) < len(outcomes.units):
                 return table
-            return _commit_staged(table, [outcomes])
+            rows = written_rows(self.dataset, self.outcomes, outcomes.fragments, _OUTCOME_KEY)
+            keys = [(row["id"].hex(), row["item"], row["fingerprint"]) for row in rows.to_pylist()]
+            return _commit_staged(table, [replace(outcomes, replaces=[*outcomes.replaces, *keys])])
 
         self._attempt(self.outcomes, attempt)
 
@@ -148,7 +163,12 @@ class Committer:
         texts = _texts(self.dataset, self.outcomes, None, units)
         replaces = [(key.hex(), item, unit.fingerprint) for unit in units for key, item in unit.replaces]
         failpoints.reach("commit:outcomes-staged")
-        return StagedOutcomes(units=[unit.unit_id for unit in units], fragments=texts, replaces=replaces)
+        everything = any(unit.replaces_all for unit in units)
+        if everything and len(units) > 1:
+            raise ValueError("a unit that replaces everything has to be committed alone")
+        return StagedOutcomes(
+            units=[unit.unit_id for unit in units], fragments=texts, replaces=replaces, replaces_all=everything
+        )
 
     def _commit_data(self, name: str, units: list[StagedUnit], outcomes: StagedOutcomes) -> None:
         def attempt(table: lance.LanceDataset, state: _TableState) -> lance.LanceDataset:
@@ -157,7 +177,8 @@ class Committer:
             if not todo:
                 return table
             key = (table.schema.metadata or {})[KEY_KEY].decode()
-            replaced = RowKeys((key,), [(k,) for unit in todo for k in unit.replaces_rows])
+            keys = RowKeys((key,), [(k,) for unit in todo for k in unit.replaces_rows.get(name, ())])
+            replaced = ALL_ROWS if outcomes.replaces_all else keys
             return fenced(table, _texts(self.dataset, name, table, todo), replaced, {PROPERTY: outcomes.to_json()})
 
         self.lease.register(name)
@@ -200,8 +221,9 @@ class Committer:
 
 def _commit_staged(table: lance.LanceDataset, staged: list[StagedOutcomes]) -> lance.LanceDataset:
     replaced = [(bytes.fromhex(key), item, fingerprint) for s in staged for key, item, fingerprint in s.replaces]
-    keys = RowKeys(("id", "item", "fingerprint"), replaced)
-    return fenced(table, [text for s in staged for text in s.fragments], keys)
+    keys = RowKeys(_OUTCOME_KEY, replaced)
+    everything = any(s.replaces_all for s in staged)
+    return fenced(table, [text for s in staged for text in s.fragments], ALL_ROWS if everything else keys)
 
 
 def _texts(dataset: Dataset, name: str, table: Any, units: list[StagedUnit]) -> list[str]:

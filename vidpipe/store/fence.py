@@ -29,6 +29,10 @@ class RowKeys:
     keys: Sequence[tuple[bytes | str, ...]]
 
 
+ALL_ROWS = RowKeys(("unit_id",), [])
+"""Every row but the sentinel."""
+
+
 def fenced(
     table: lance.LanceDataset,
     fragments: Iterable[str] = (),
@@ -44,7 +48,7 @@ def fenced(
     from lance.fragment import FragmentMetadata
 
     first = _fragment(table, next(iter(table.fragment_ids()))).metadata
-    changed, removed = _deletions(table, delete) if delete and delete.keys else ({}, [])
+    changed, removed = _deletions(table, delete) if delete else ({}, [])
     assert first.id not in removed, "the sentinel row was deleted"
     operation = lance.LanceOperation.Update(
         updated_fragments=list({first.id: first, **changed}.values()),
@@ -93,12 +97,21 @@ def _deletions(table: lance.LanceDataset, delete: RowKeys) -> tuple[dict[int, Fr
 
 def find(table: lance.LanceDataset, wanted: RowKeys) -> Iterator[int]:
     """Addresses of the rows with these keys."""
-    for start in range(0, len(wanted.keys), _LITERALS):
-        part = set(wanted.keys[start : start + _LITERALS])
-        where = f"{wanted.columns[0]} IN ({sql_list({key[0] for key in part})})"
-        rows: Any = table.scanner(columns=list(wanted.columns), filter=where, with_row_address=True).to_table()
-        keys = zip(*(rows[name].to_pylist() for name in wanted.columns))
-        yield from (address for key, address in zip(keys, rows["_rowaddr"].to_pylist()) if key in part)
+    keys = set(wanted.keys)
+    if wanted is ALL_ROWS:
+        where = "unit_id != ''"
+    elif len(keys) <= _LITERALS:
+        where = f"{wanted.columns[0]} IN ({sql_list({key[0] for key in keys})})"
+    else:
+        where = None  # so many literals cost more than reading the columns
+    if wanted is not ALL_ROWS and not keys:
+        return
+    scanner = table.scanner(columns=list(wanted.columns), filter=where, with_row_address=True)
+    for batch in scanner.to_batches():
+        rows: Any = batch
+        found = zip(*(rows[name].to_pylist() for name in wanted.columns))
+        addresses = rows["_rowaddr"].to_pylist()
+        yield from (a for key, a in zip(found, addresses) if wanted is ALL_ROWS or key in keys)
 
 
 def sql_list(values: Iterable[object]) -> str:

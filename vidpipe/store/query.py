@@ -45,6 +45,10 @@ def connect(dataset: Dataset, versions: Mapping[str, int | str]) -> duckdb.DuckD
 
 def units_without_outcomes(dataset: Dataset, table: str, outcomes: str) -> list[str]:
     """Units that have rows in `table` and none in `outcomes`, sorted."""
-    con = dataset.connect()
-    sql = f'SELECT DISTINCT unit_id FROM "{table}" WHERE unit_id NOT IN (SELECT unit_id FROM "{outcomes}") ORDER BY 1'
-    return [row[0] for row in con.execute(sql).fetchall()]
+    import duckdb
+
+    con = duckdb.connect()
+    con.register("rows", dataset.table(table))
+    con.register("outcomes", dataset.table(outcomes))
+    sql = f"SELECT DISTINCT unit_id FROM rows WHERE {SENTINEL} AND unit_id NOT IN (SELECT unit_id FROM outcomes)"
+    return [row[0] for row in con.execute(f"{sql} ORDER BY 1").fetchall()]

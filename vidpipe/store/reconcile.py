@@ -18,7 +18,7 @@ import pyarrow as pa
 from schemas.tables import OUTCOMES
 from vidpipe.store import failpoints
 from vidpipe.store.commit import PROPERTY, Committer, StagedOutcomes, StagedUnit
-from vidpipe.store.fence import sql_list
+from vidpipe.store.fence import sql_list, units_present
 from vidpipe.store.query import units_without_outcomes
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ class KeptRows:
     Attributes:
         id_column: the column that holds the input row's id, such as `video_id` for `clips`.
         item: the outcomes' `item`, such as the bucket.
+        item_column: the column that holds it, where it differs from row to row.
     """
 
     id_column: str
     item: str = ""
+    item_column: str = ""
 
 
 def reconcile(committer: Committer, tables: Mapping[str, KeptRows]) -> int:
@@ -54,38 +56,48 @@ def reconcile(committer: Committer, tables: Mapping[str, KeptRows]) -> int:
         number of units completed.
     """
     dataset = committer.dataset
-    num_units = 0
+    num_units = complete_staged(committer)
     for name, kept in tables.items():
         if not dataset.has(name):
             continue
-        cut_off = units_without_outcomes(dataset, name, committer.outcomes)
+        left = units_without_outcomes(dataset, name, committer.outcomes)
         failpoints.reach("reconcile:planned")
-        for staged in _staged(dataset, name, committer.outcomes, set(cut_off)):
-            committer.complete(staged)
-            failpoints.reach("reconcile:completed")
-        left = units_without_outcomes(dataset, name, committer.outcomes) if cut_off else []
         for start in range(0, len(left), _BATCH_UNITS):
             committer.commit(_derive(dataset, name, kept, left[start : start + _BATCH_UNITS], committer.outcomes))
             failpoints.reach("reconcile:derived")
-        num_units += len(cut_off)
+        num_units += len(left)
     return num_units
 
 
-def _staged(dataset: Dataset, name: str, outcomes: str, cut_off: set[str]) -> Iterator[StagedOutcomes]:
-    """Outcomes that the newest commits of a data table name, for units that have none, if their files are there."""
-    table = dataset.table(name)
+def complete_staged(committer: Committer) -> int:
+    """Commit the outcomes that a crash cut off, where they are still to be found; return the number of units.
+
+    A coordinator commits a batch's outcomes before it begins another batch, and starts with this. So in each table
+    that the stage writes to, only the newest data commit can lack its outcomes.
+    """
+    num_units = 0
+    for name in committer.lease.tables():
+        staged = _newest_staged(committer.dataset.table(name))
+        if not staged or not staged.units:
+            continue
+        present = units_present(committer.dataset.table(committer.outcomes), staged.units)
+        failpoints.reach("reconcile:found")
+        if not present and _files_exist(committer.dataset, committer.outcomes, staged):
+            committer.complete(staged)
+            failpoints.reach("reconcile:completed")
+            num_units += len(staged.units)
+    return num_units
+
+
+def _newest_staged(table: lance.LanceDataset) -> StagedOutcomes | None:
+    """Outcomes that the newest data commit names; fences, compactions and the like come between and name none."""
     for version in range(table.version, max(0, table.version - _LOOK_BACK_VERSIONS), -1):
-        if not cut_off:
-            return
         properties = _properties(table, version)
         if properties is None:
-            return
-        if PROPERTY not in properties:
-            continue
-        staged = StagedOutcomes.from_json(properties[PROPERTY])
-        if cut_off.issuperset(staged.units) and _files_exist(dataset, outcomes, staged):
-            yield staged
-        cut_off = cut_off - set(staged.units)
+            return None
+        if PROPERTY in properties:
+            return StagedOutcomes.from_json(properties[PROPERTY])
+    return None
 
 
 def _properties(table: lance.LanceDataset, version: int) -> Mapping[str, str] | None:
@@ -115,13 +127,14 @@ def _derive(dataset: Dataset, name: str, kept: KeptRows, units: list[str], targe
 def _outcomes(dataset: Dataset, name: str, kept: KeptRows, units: list[str]) -> Any:
     """Outcomes of these units' rows, sorted by unit; status, reason and message come from the table if it has them."""
     told = [c for c in ("status", "reason", "message") if c in dataset.table(name).schema.names]
-    keys = [kept.id_column, "fingerprint", "unit_id"]
+    keys = [kept.id_column, "fingerprint", "unit_id", *([kept.item_column] if kept.item_column else [])]
     rows = dataset.read(name, [*keys, *told], f"unit_id IN ({sql_list(units)})")
     rows = rows.group_by(keys).aggregate([(column, "min") for column in told]).sort_by("unit_id")
     num = rows.num_rows
     columns: dict[str, Any] = {c: [""] * num for c in ("reason", "rule", "value", "expression_hash", "message")}
     columns |= {"status": ["kept"] * num, "seconds": [0.0] * num, "host": [""] * num, "item": [kept.item] * num}
     columns |= {"finished_at": [datetime.datetime.now(datetime.UTC)] * num}
+    columns |= {"item": rows[kept.item_column]} if kept.item_column else {}
     columns |= {column: rows[f"{column}_min"] for column in told}
     columns |= {"id": rows[kept.id_column], "fingerprint": rows["fingerprint"], "unit_id": rows["unit_id"]}
     schema = OUTCOMES.schema()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,6 +44,19 @@ def write_to(target: lance.LanceDataset, table: pa.Table, where: str) -> list[st
     fragments = write(rows, target, schema=rows.schema, data_storage_version=STORAGE_VERSION)
     failpoints.reach("write:done")
     return [json.dumps(fragment.to_json()) for fragment in fragments]
+
+
+def written_rows(dataset: Dataset, name: str, fragments: Iterable[str], columns: Sequence[str]) -> pa.Table:
+    """Read columns of fragments that are written and not (yet) part of the table."""
+    from lance.file import LanceFileReader
+
+    tables = []
+    for text in fragments:
+        for file in json.loads(text)["files"]:
+            uri = f"{dataset.uri(name)}/data/{file['path']}"
+            reader = LanceFileReader(uri, storage_options=dataset.storage_options or None, columns=list(columns))
+            tables.append(reader.read_all().to_table())
+    return pa.concat_tables(tables)
 
 
 def conform(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:

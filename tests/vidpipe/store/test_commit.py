@@ -9,6 +9,7 @@ import pytest
 from schemas.layout import outcomes_name
 from vidpipe.store import failpoints
 from vidpipe.store.commit import Committer, StagedUnit
+from vidpipe.store.fence import fence
 from vidpipe.store.lease import Lease, LeaseConfig, LeaseHeld, LeaseLost
 from vidpipe.store.reconcile import KeptRows, reconcile
 from vidpipe.store.write import write_fragments
@@ -76,7 +77,9 @@ def test_replaced_outcomes_go_in_the_same_commit(dataset, rows, committer):
 def test_replaced_data_rows_go_in_the_same_commit(dataset, rows, committer):
     committer.commit([staged(dataset, rows, "a", [1, 2])])
     before = dataset.table(rows.table).version
-    committer.commit([staged(dataset, rows, "b", [2], replaces_rows=[rows.id(2)], replaces=[(rows.id(2), "")])])
+    committer.commit(
+        [staged(dataset, rows, "b", [2], replaces_rows={rows.table: [rows.id(2)]}, replaces=[(rows.id(2), "")])]
+    )
     assert dataset.table(rows.table).version == before + 1
     assert ids(dataset, rows, rows.table, "latent_id") == [1, 2]
     assert sorted(dataset.read(rows.table, ["unit_id"])["unit_id"].to_pylist()) == ["a", "b"]
@@ -84,23 +87,30 @@ def test_replaced_data_rows_go_in_the_same_commit(dataset, rows, committer):
 
 def test_replacing_a_whole_fragment(dataset, rows, committer):
     committer.commit([staged(dataset, rows, "a", [1])])
-    committer.commit([staged(dataset, rows, "b", [1], replaces_rows=[rows.id(1)], replaces=[(rows.id(1), "")])])
+    committer.commit(
+        [staged(dataset, rows, "b", [1], replaces_rows={rows.table: [rows.id(1)]}, replaces=[(rows.id(1), "")])]
+    )
     assert dataset.read(rows.table, ["unit_id"])["unit_id"].to_pylist() == ["b"]
     assert dataset.read(OUTCOMES_NAME, ["unit_id"])["unit_id"].to_pylist() == ["b"]
 
 
 def cut_off(dataset, rows, committer, monkeypatch):
-    """Commit unit `a` = rows 1, 2, with 3 rejected, dying between data and outcomes; then `b` = row 4 whole."""
+    """Commit unit `b` = row 4, then `a` = rows 1, 2, with 3 rejected, failing between data and outcomes."""
+    committer.commit([staged(dataset, rows, "b", [4])])
     monkeypatch.setattr(failpoints, "_plan", {"commit:between-data-and-outcomes": [(1, "raise")]})
     monkeypatch.setattr(failpoints, "_passes", {})
     with pytest.raises(OSError, match="failpoint"):
         committer.commit([staged(dataset, rows, "a", [1, 2], rejected=[3])])
-    committer.commit([staged(dataset, rows, "b", [4])])
+    assert ids(dataset, rows, rows.table, "latent_id") == [1, 2, 4]
     assert ids(dataset, rows, OUTCOMES_NAME, "id") == [4]
-    return {
+
+
+def restarted(dataset, rows, committer):
+    tables = {
         rows.table: KeptRows(id_column="clip_id", item="1x8x8"),
         "latents/toy/absent": KeptRows(id_column="clip_id"),
     }
+    return Committer(dataset, STAGE, committer.lease), tables
 
 
 def outcomes_of(dataset):
@@ -109,27 +119,75 @@ def outcomes_of(dataset):
     return sorted((int.from_bytes(r["id"], "big"), r["item"], r["status"], r["unit_id"]) for r in found)
 
 
+WHOLE = [(1, "", "kept", "a"), (2, "", "kept", "a"), (3, "", "rejected", "a"), (4, "", "kept", "b")]
+
+
 def test_reconcile_completes_with_the_staged_outcomes(dataset, rows, committer, monkeypatch):
-    tables = cut_off(dataset, rows, committer, monkeypatch)
-    assert reconcile(committer, tables) == 1
-    assert outcomes_of(dataset) == [
-        (1, "", "kept", "a"),
-        (2, "", "kept", "a"),
-        (3, "", "rejected", "a"),
-        (4, "", "kept", "b"),
-    ]
-    assert reconcile(committer, tables) == 0
+    cut_off(dataset, rows, committer, monkeypatch)
+    fresh, tables = restarted(dataset, rows, committer)
+    fence(dataset, rows.table)  # as a takeover makes it: commits that name no outcomes come after the cut-off one
+    assert reconcile(fresh, tables) == 1
+    assert outcomes_of(dataset) == WHOLE
+    assert reconcile(fresh, tables) == 0
+
+
+def test_staged_outcomes_take_the_place_of_what_came_meanwhile(dataset, rows, committer, monkeypatch):
+    cut_off(dataset, rows, committer, monkeypatch)
+    fresh, tables = restarted(dataset, rows, committer)
+    fresh.commit([StagedUnit(unit_id="m", rows={OUTCOMES_NAME: rows.outcomes("m", [1, 2])})])
+    assert reconcile(fresh, tables) == 1
+    assert outcomes_of(dataset) == WHOLE
+
+
+def test_the_next_commit_completes_what_a_failed_one_began(dataset, rows, committer, monkeypatch):
+    cut_off(dataset, rows, committer, monkeypatch)
+    committer.commit([staged(dataset, rows, "c", [5])])
+    assert outcomes_of(dataset) == [*WHOLE, (5, "", "kept", "c")]
 
 
 def test_reconcile_derives_outcomes_when_the_staged_ones_are_gone(dataset, rows, committer, monkeypatch):
-    tables = cut_off(dataset, rows, committer, monkeypatch)
+    cut_off(dataset, rows, committer, monkeypatch)
+    fresh, tables = restarted(dataset, rows, committer)
     referenced = {f.path for fragment in dataset.table(OUTCOMES_NAME).get_fragments() for f in fragment.data_files()}
     for file in Path(dataset.uri(OUTCOMES_NAME), "data").iterdir():
         if file.name not in referenced:
             file.unlink()
-    assert reconcile(committer, tables) == 1
+    assert reconcile(fresh, tables) == 1
     assert outcomes_of(dataset) == [(1, "1x8x8", "kept", "a"), (2, "1x8x8", "kept", "a"), (4, "", "kept", "b")]
-    assert reconcile(committer, tables) == 0
+    assert reconcile(fresh, tables) == 0
+
+
+def test_a_unit_may_replace_everything(dataset, rows, committer):
+    committer.commit([staged(dataset, rows, f"u{i}", [i]) for i in range(5)])
+    version = dataset.table(rows.table).version
+    committer.commit([staged(dataset, rows, "all", [7, 8], replaces_all=True)])
+    assert dataset.table(rows.table).version == version + 1
+    assert ids(dataset, rows, rows.table, "latent_id") == [7, 8]
+    assert outcomes_of(dataset) == [(7, "", "kept", "all"), (8, "", "kept", "all")]
+    assert dataset.table(rows.table).count_rows() == 3  # the sentinel stays
+
+
+def test_more_keys_than_fit_a_filter_are_replaced(dataset, rows, committer):
+    many = range(6000)
+    committer.commit(
+        [StagedUnit(unit_id="a", rows={OUTCOMES_NAME: rows.outcomes("a", many, "rejected")}, fingerprint="f1")]
+    )
+    again = StagedUnit(
+        unit_id="b",
+        rows={OUTCOMES_NAME: rows.outcomes("b", many, "failed")},
+        fingerprint="f1",
+        replaces=[(rows.id(n), "") for n in many],
+    )
+    committer.commit([again])
+    found = dataset.read(OUTCOMES_NAME, ["status"])["status"].value_counts().to_pylist()
+    assert found == [{"values": "failed", "counts": 6000}]
+
+
+def test_a_unit_needs_an_id_and_outcomes(dataset, rows):
+    with pytest.raises(ValueError, match="needs an id"):
+        StagedUnit(unit_id="", rows={OUTCOMES_NAME: rows.outcomes("", [1])})
+    with pytest.raises(ValueError, match="has no outcomes"):
+        StagedUnit(unit_id="a", rows={rows.table: rows.latents("a", [1])})
 
 
 def test_a_second_coordinator_is_told(dataset, committer):
