@@ -29,6 +29,7 @@ from vidpipe.stages.view import View
 from vidpipe.store.commit import Committer, StagedUnit
 from vidpipe.store.dataset import Dataset
 from vidpipe.store.lease import Lease, LeaseConfig
+from vidpipe.store.reconcile import reconcile
 
 REQUERY_SECONDS = 3.0
 OUTCOME_BATCH = 50_000
@@ -167,7 +168,9 @@ class Engine:
             self.dataset, name, LeaseConfig(lease_seconds=seconds, beat_seconds=min(5.0, seconds / 6))
         )
         run.committer = Committer(self.dataset, name, run.lease)
-        self._recover(run)
+        completed = reconcile(run.committer, run.stage.kept_rows())
+        if completed:
+            self.display.log(f"{name}: completed {completed} units that an earlier run was cut off in")
 
     # -- one turn of the loop
 
@@ -280,17 +283,6 @@ class Engine:
             if items:
                 run.taken += 1
                 yield {**row, "wanted_items": items}
-
-    def _recover(self, run: StageRun) -> None:
-        """Commit outcomes that a crash cut off from their data, before anything is planned."""
-        view = self._view()
-        view.use_outcomes(run.stage.name)
-        found = run.stage.recovered(view)
-        while batch := list(itertools.islice(found, OUTCOME_BATCH)):
-            self.display.log(f"{run.stage.name}: completed {len(batch)} outcomes that an earlier run was cut off from")
-            self._take_result(run, Result(outcomes=batch))
-            self._commit(run)
-        view.close()
 
     def _rejections(self, run: StageRun, view: View, candidates: str, busy: set[bytes]) -> Iterator[Result]:
         """Outcomes of rows that the expression turns away; no worker is needed."""
@@ -442,10 +434,6 @@ class Engine:
     def _staged(self, run: StageRun, ready: _Ready) -> StagedUnit:
         stage, unit_id = run.stage, ready.unit_id
         rows = {n: with_provenance(t, run.fingerprint, unit_id) for n, t in ready.result.rows.items()}
-        replaced: dict[str, list[bytes]] = {}
-        if stage.replaces_table:
-            for name, (spec, _) in stage.tables().items():
-                replaced[name] = self.dataset.read(name, [spec.key])[spec.key].to_pylist()
         rows[layout.outcomes_name(stage.name)] = self._outcomes(run, unit_id, ready.result.outcomes)
         return StagedUnit(
             unit_id=unit_id,
@@ -453,7 +441,7 @@ class Engine:
             rows=rows,
             fingerprint=run.fingerprint,
             replaces=ready.replaces,
-            replaces_rows=replaced,
+            replaces_all=stage.replaces_table,
         )
 
     def _merged(self, run: StageRun, ready: list[_Ready]) -> StagedUnit:
@@ -473,7 +461,7 @@ class Engine:
             rows=rows,
             fingerprint=run.fingerprint,
             replaces=[*(key for r in ready for key in r.replaces), *((o.id, o.item) for o in outcomes)],
-            replaces_rows=deletes,
+            replaces_rows={name: deletes for name in rows if name in stage.tables() and deletes},
         )
 
     def _outcomes(self, run: StageRun, unit_id: str, outcomes: Sequence[Outcome]) -> pa.Table:

@@ -83,7 +83,7 @@ class DaskExecutor:
     @staticmethod
     def _connect(scheduler: str) -> Client:
         try:
-            return Client(scheduler, timeout=20)
+            return Client(scheduler, timeout=10)
         except (OSError, ValueError) as error:
             raise UserError(f"--scheduler {scheduler}: cannot connect: {error}") from None
 
@@ -155,14 +155,14 @@ def _local_cluster(workers: int, gpus: bool) -> Any:
         except ImportError:
             logging.getLogger(__name__).info("dask-cuda is not installed: workers share the GPUs")
         else:
-            return LocalCUDACluster(resources={"GPU": 1}, dashboard_address=None)
+            return LocalCUDACluster(resources={"GPU": 1}, dashboard_address=":0")
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")
     return LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
         processes=True,
-        dashboard_address=None,
+        dashboard_address=":0",
         memory_limit=0,
         env=environment,
         silence_logs=logging.ERROR,

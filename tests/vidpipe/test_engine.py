@@ -21,6 +21,7 @@ from vidpipe.sections import EngineConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by
 from vidpipe.stages.view import View
 from vidpipe.store.dataset import Dataset
+from vidpipe.store.reconcile import KeptRows
 
 NUM_SOURCES = 30
 SQUARES = TableSpec(
@@ -50,8 +51,8 @@ class Numbers(Stage):
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {"clips": (tables.CLIPS, {})}
 
-    def derive(self) -> dict[str, tuple[str, str]]:
-        return {"clips": ("video_id", "")}
+    def kept_rows(self) -> dict[str, KeptRows]:
+        return {"clips": KeptRows(id_column="video_id")}
 
     def candidates(self, view: View) -> str | None:
         return (
@@ -92,8 +93,8 @@ class Squares(Stage):
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {"tables/square": (SQUARES, {})}
 
-    def derive(self) -> dict[str, tuple[str, str]]:
-        return {"tables/square": ("clip_id", "")}
+    def kept_rows(self) -> dict[str, KeptRows]:
+        return {"tables/square": KeptRows(id_column="clip_id")}
 
     def candidates(self, view: View) -> str | None:
         return 'SELECT *, clip_id AS id FROM "cur/clips"' if view.has("clips") else None

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas import config as configs
 from schemas import tables
 from schemas.columns import TableSpec
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
-from vidpipe.analyze import AnalyzeConfig, analyze_video, scorer_columns
+from vidpipe.analyze import AnalyzeConfig, analyze_video, fingerprint_params, scorer_columns
 from vidpipe.media.errors import MediaError
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from
 from vidpipe.stages.view import View
+from vidpipe.store.reconcile import KeptRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Analyze(Stage):
     spans_hash: str = ""
 
     def params(self) -> Mapping[str, Any]:
-        return {**configs.to_mapping(self.config), "spans": self.spans_hash}
+        return {**fingerprint_params(self.config), "spans": self.spans_hash}
 
     def spec(self) -> TableSpec:
         """The clips table with the scorers' columns."""
@@ -46,8 +46,8 @@ class Analyze(Stage):
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {"clips": (self.spec(), {})}
 
-    def derive(self) -> dict[str, tuple[str, str]]:
-        return {"clips": ("video_id", "")}
+    def kept_rows(self) -> dict[str, KeptRows]:
+        return {"clips": KeptRows(id_column="video_id")}
 
     def candidates(self, view: View) -> str | None:
         if not view.has("videos"):
@@ -84,7 +84,7 @@ class Analyze(Stage):
             if analyzed.clips:
                 result.outcomes.append(Outcome(id=row["id"], status="kept", seconds=seconds))
             else:
-                message = analyzed.message or f"{row['uris'][0]}: no shot is long enough; lower analyze.min_clip_seconds"
+                message = analyzed.message or f"{row['uris'][0]}: no shot is long enough; lower analyze.min_seconds"
                 result.outcomes.append(
                     Outcome(id=row["id"], status="rejected", reason="no_clips", message=message, seconds=seconds)
                 )

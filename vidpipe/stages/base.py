@@ -20,6 +20,7 @@ from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:
     from vidpipe.stages.view import View
+    from vidpipe.store.reconcile import KeptRows
 
 Row = dict[str, Any]
 
@@ -109,24 +110,9 @@ class Stage:
         """Tables that this stage alone appends to, with their metadata."""
         raise NotImplementedError
 
-    def derive(self) -> dict[str, tuple[str, str]]:
-        """How kept outcomes follow from data rows: table -> (id column, item)."""
-        return {}
-
-    def recovered(self, view: View) -> Iterator[Outcome]:
-        """Outcomes of data rows that have none: a crash came between the two commits.
-
-        A unit's data rows are committed all at once, so every row that it kept is there; those that it rejected or
-        failed left nothing, and are simply asked again.
-        """
-        for name, (column, item) in self.derive().items():
-            if view.has(name):
-                sql = (
-                    f'SELECT DISTINCT t."{column}" AS id FROM "cur/{name}" t '
-                    f"LEFT JOIN done d ON t.\"{column}\" = d.id WHERE d.id IS NULL OR NOT list_contains(d.items, '{item}')"
-                )
-                for row in view.rows(sql):
-                    yield Outcome(id=row["id"], item=item, status="kept")
+    def kept_rows(self) -> dict[str, KeptRows]:
+        """For each table, how its rows tell which input rows were kept, should a crash cut off their outcomes."""
+        raise NotImplementedError
 
     def candidates(self, view: View) -> str | None:
         """SQL of the input rows, with `id` and whatever the stage needs; None while there are no tables to read.
@@ -151,9 +137,9 @@ class Stage:
         """Do the work, in a worker."""
         raise NotImplementedError
 
-    def merge(self, rows: dict[str, pa.Table], view: View) -> tuple[dict[str, pa.Table], dict[str, list[bytes]]]:
-        """Adjust metadata rows right before they are committed; return them with keys to delete from each table."""
-        return rows, {}
+    def merge(self, rows: dict[str, pa.Table], view: View) -> tuple[dict[str, pa.Table], list[bytes]]:
+        """Adjust metadata rows right before they are committed; return them with keys of rows that they replace."""
+        return rows, []
 
     def failed(self, row: Row, reason: str, message: str, seconds: float = 0.0) -> list[Outcome]:
         """Outcomes of a row that was given up on."""

@@ -15,6 +15,7 @@ from schemas.outcomes import Outcome
 from vidpipe.sections import CaptionConfig, CaptionerConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from
 from vidpipe.stages.view import View
+from vidpipe.store.reconcile import KeptRows
 
 
 @functools.lru_cache(maxsize=8)
@@ -40,6 +41,7 @@ class Caption(Stage):
     upstream = ("analyze", "score", "near_duplicates", "split")
     computes_from = ("analyze",)
     barrier = True
+    single_item = False
     config: CaptionConfig
     sources: tuple[str, ...]
 
@@ -54,14 +56,8 @@ class Caption(Stage):
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {"captions": (tables.CAPTIONS, {})}
 
-    def recovered(self, view: View) -> Iterator[Outcome]:
-        if view.has("captions"):
-            sql = (
-                'SELECT DISTINCT t.clip_id AS id, t.source FROM "cur/captions" t LEFT JOIN done d ON t.clip_id = d.id '
-                "WHERE d.id IS NULL OR NOT list_contains(d.items, t.source)"
-            )
-            for row in view.rows(sql):
-                yield Outcome(id=row["id"], item=row["source"], status="kept")
+    def kept_rows(self) -> dict[str, KeptRows]:
+        return {"captions": KeptRows(id_column="clip_id", item_column="source")}
 
     def candidates(self, view: View) -> str | None:
         if not view.clip_columns:

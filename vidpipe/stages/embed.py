@@ -16,6 +16,7 @@ from schemas.outcomes import Outcome
 from vidpipe.sections import EmbedConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from, with_provenance
 from vidpipe.stages.view import View
+from vidpipe.store.reconcile import KeptRows
 
 
 @functools.lru_cache(maxsize=1)
@@ -56,8 +57,8 @@ class Embed(Stage):
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {self.table_name: (tables.TEXT, {layout.TEXT_ENCODER_KEY: self.metadata.encode()})}
 
-    def derive(self) -> dict[str, tuple[str, str]]:
-        return {self.table_name: ("text_id", "")}
+    def kept_rows(self) -> dict[str, KeptRows]:
+        return {self.table_name: KeptRows(id_column="text_id")}
 
     def candidates(self, view: View) -> str | None:
         empty = f"SELECT unhex('{ids.text_id('').hex()}') AS id, '' AS text"

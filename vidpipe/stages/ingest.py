@@ -20,6 +20,7 @@ from schemas.outcomes import Outcome
 from vidpipe.sections import IngestConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from
 from vidpipe.stages.view import View
+from vidpipe.store.reconcile import KeptRows
 
 LIST_BATCH = 20_000
 NOT_FOOTAGE = {"sidecar", "clip_table", "not_media"}
@@ -44,9 +45,8 @@ class Ingest(Stage):
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {"videos": (tables.VIDEOS, {})}
 
-    def recovered(self, view: View) -> Iterator[Outcome]:
-        if view.has("videos"):
-            yield from map(_outcome, view.rows('SELECT v.* FROM "cur/videos" v ANTI JOIN done d ON v.video_id = d.id'))
+    def kept_rows(self) -> dict[str, KeptRows]:
+        return {"videos": KeptRows(id_column="video_id")}
 
     def candidates(self, view: View) -> str | None:
         return None  # the file system is the input
@@ -119,10 +119,10 @@ class Ingest(Stage):
         named = {"video_id": _lost_id(row), "uris": [row["uri"]], "etags": [row["etag"]], "size_bytes": row["size_bytes"]}
         return self._result([{**base, **named}])
 
-    def merge(self, rows: dict[str, pa.Table], view: View) -> tuple[dict[str, pa.Table], dict[str, list[bytes]]]:
+    def merge(self, rows: dict[str, pa.Table], view: View) -> tuple[dict[str, pa.Table], list[bytes]]:
         """Join rows of equal content, with each other and with those committed before."""
         if "videos" not in rows:
-            return rows, {}
+            return rows, []
         merged: dict[bytes, Row] = {}
         for row in rows["videos"].to_pylist():
             _add(merged, row)
@@ -133,7 +133,7 @@ class Ingest(Stage):
             pairs = [(u, e) for u, e in zip(old["uris"], old["etags"]) if u not in moved]
             _add(merged, {**old, "uris": [p[0] for p in pairs], "etags": [p[1] for p in pairs]})
         found = [{k: v for k, v in row.items() if k not in ("unit_id", "fingerprint")} for row in merged.values()]
-        return {**rows, "videos": table_from(tables.VIDEOS, found)}, {"videos": deleted} if deleted else {}
+        return {**rows, "videos": table_from(tables.VIDEOS, found)}, deleted
 
     @staticmethod
     def _touched(new: pa.Table, view: View) -> list[Row]:
@@ -143,7 +143,7 @@ class Ingest(Stage):
         uris = [uri for row in new["uris"].to_pylist() for uri in row]
         view.con.register("new_ids", pa.table({"video_id": new["video_id"]}))
         view.con.register("new_uris", pa.table({"uri": pa.array(uris, pa.string())}))
-        return view.con.execute(
+        return view.con.sql(
             'SELECT * FROM "cur/videos" v WHERE video_id IN (SELECT video_id FROM new_ids) '
             "OR EXISTS (SELECT 1 FROM new_uris n WHERE list_contains(v.uris, n.uri))"
         ).to_arrow_table().to_pylist()

@@ -18,6 +18,7 @@ from schemas.outcomes import Outcome
 from vidpipe.sections import NearDuplicatesConfig, SplitConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit
 from vidpipe.stages.view import View
+from vidpipe.store.reconcile import KeptRows
 
 
 class TableStage(Stage):
@@ -34,6 +35,9 @@ class TableStage(Stage):
 
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {self.table_name: (self.spec, {})}
+
+    def kept_rows(self) -> dict[str, KeptRows]:
+        return {}  # the outcome's id is a hash of the input: if the crash cut it off, the stage runs again
 
     def source(self, view: View) -> str | None:
         """SQL of the rows that the stage reads."""
@@ -55,7 +59,7 @@ class TableStage(Stage):
             return
         source = self.source(view)
         for row in rows:
-            table = self.compute(view.con.execute(source).to_arrow_table())
+            table = self.compute(view.con.sql(source).to_arrow_table())
             yield Result(
                 rows={self.table_name: table},
                 outcomes=[Outcome(id=row["id"], status="kept", message=f"{row['num_rows']} rows read")],

@@ -70,7 +70,7 @@ class View:
         """Stream a query's rows as dicts, a bounded number at a time."""
         cursor = self.con.cursor()
         self._register(cursor)
-        reader = cursor.execute(sql).to_arrow_reader(BATCH_ROWS)
+        reader = cursor.sql(sql).to_arrow_reader(BATCH_ROWS)
         for batch in reader:
             yield from batch.to_pylist()
 

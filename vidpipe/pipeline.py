@@ -1,0 +1,190 @@
+"""From a recipe to stages, and `vidpipe run` without its command line: for the CLI, tests and notebooks alike."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from schemas.errors import UserError, nearest
+from vidpipe import recipe as recipes
+from vidpipe.engine import Display, Engine, adopt, check_redo, dry_run, fingerprints
+from vidpipe.executor import Executor, InlineExecutor
+from vidpipe.recipe import Recipe
+from vidpipe.stages.analyze import Analyze, read_spans
+from vidpipe.stages.base import Stage
+from vidpipe.stages.caption import Caption, load_captioner
+from vidpipe.stages.checksum import Checksum
+from vidpipe.stages.embed import Embed, load_encoder
+from vidpipe.stages.encode import Encode
+from vidpipe.stages.ingest import Ingest
+from vidpipe.stages.score import Score
+from vidpipe.stages.table_stages import NearDuplicates, Split
+from vidpipe.store.dataset import Dataset
+
+CLIP_TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What the command line adds to a recipe.
+
+    Attributes:
+        sources: paths, globs, list files, prefixes, or one clip table (CSV or Parquet, or JSONL with start and end).
+        scheduler: address of a Dask scheduler, `sync`, or empty for an embedded cluster.
+        workers: worker processes of the embedded cluster; 0 takes the recipe's.
+        limit: rows that each stage takes at most.
+        only: stages to run, of the recipe's; empty for all.
+        redo, adopt: stages that may do again, or take over, what exists under another fingerprint.
+        retry_failed: ask rows again that crashed, hung or raised.
+    """
+
+    sources: tuple[str, ...] = ()
+    scheduler: str = ""
+    workers: int = 0
+    limit: int | None = None
+    only: tuple[str, ...] = ()
+    redo: tuple[str, ...] = ()
+    adopt: tuple[str, ...] = ()
+    retry_failed: bool = False
+
+
+def make_stages(recipe: Recipe, sources: Sequence[str]) -> list[Stage]:
+    """All stages of a recipe in pipeline order; raise UserError on what cannot work."""
+    clip_table = _clip_table(sources)
+    spans, spans_hash = read_spans(clip_table) if clip_table else ({}, "")
+    listed = tuple(spans) if clip_table else tuple(sources)
+    encoder = load_encoder(recipe.embed, "cpu") if "embed" in recipe.stages else None
+    made: dict[str, list[Stage]] = {
+        "ingest": [Ingest(config=recipe.ingest, sources=listed, clip_table=clip_table)],
+        "checksum": [Checksum()],
+        "analyze": [
+            Analyze(
+                config=recipe.analyze, unit_minutes=recipe.engine.unit_minutes, spans=spans, spans_hash=spans_hash
+            )
+        ],
+        "score": [Score(config=s) for s in recipe.score],
+        "near_duplicates": [NearDuplicates(config=recipe.near_duplicates)],
+        "split": [Split(config=recipe.split)],
+        "caption": [
+            Caption(config=recipe.caption, sources=tuple(load_captioner(c).source for c in recipe.caption.captioners))
+        ],
+        "embed": [Embed(config=recipe.embed, encoder_name=encoder.name, metadata=encoder.metadata())]
+        if encoder
+        else [],
+        "encode": [Encode(config=recipe.encode, unit_mb=recipe.engine.unit_mb)],
+    }
+    return [stage for name in recipes.STAGES if name in recipe.stages for stage in made[name]]
+
+
+def _clip_table(sources: Sequence[str]) -> str:
+    tables = [s for s in sources if s.lower().endswith(CLIP_TABLES) or _is_clip_jsonl(s)]
+    if tables and len(sources) > 1:
+        raise UserError(f"--source {tables[0]}: a clip table names its own files; give it alone")
+    return tables[0] if tables else ""
+
+
+def _is_clip_jsonl(source: str) -> bool:
+    if not source.lower().endswith(".jsonl"):
+        return False
+    from vidpipe.media.sources import is_clip_table
+
+    return is_clip_table(source)
+
+
+def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
+    """Stages named by `only`; all if it is empty."""
+    names = [s.name for s in stages]
+    for name in only:
+        if name not in names:
+            raise UserError(f"stage {name!r} is not in the recipe{nearest(name, names)}")
+    return [s for s in stages if not only or s.name in only]
+
+
+def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> dict[str, Counter[str]]:
+    """Do what is not done; return outcome counts by stage of this run.
+
+    Raises:
+        UserError: a wrong recipe, source or output; a redo that nobody asked for; too many faults.
+    """
+    stages = make_stages(recipe, options.sources)
+    chosen = selected(stages, options.only)
+    _check_sources(chosen)
+    dataset = Dataset(output).create()
+    for name in options.adopt:
+        adopt(dataset, selected(stages, [name])[0], stages)
+    check_redo(dataset, chosen, stages, options.redo)
+    keep_recipe(dataset, recipe, stages)
+    device = pick_device(recipe.engine.device)
+    with _executor(recipe, options, device) as executor:
+        engine = Engine(
+            dataset,
+            chosen,
+            stages,
+            recipe.engine,
+            executor,
+            display,
+            device=device,
+            limit=options.limit,
+            retry_failed=options.retry_failed,
+        )
+        return engine.run()
+
+
+def plan(recipe: Recipe, output: str, options: RunOptions) -> list[dict[str, object]]:
+    """What `run` would do, stage by stage, without writing anything."""
+    stages = make_stages(recipe, options.sources)
+    chosen = selected(stages, options.only)
+    _check_sources(chosen)
+    dataset = Dataset(output)
+    return [dict(r) for r in dry_run(dataset, chosen, stages)]
+
+
+def _check_sources(stages: Sequence[Stage]) -> None:
+    for stage in stages:
+        if isinstance(stage, Ingest):
+            if not stage.sources:
+                raise UserError("ingest wants --source: a folder, a glob, a list file, a prefix or a clip table")
+            if next(stage.listing(), None) is None:
+                raise UserError(f"source {', '.join(stage.sources)}: no files there")
+
+
+def keep_recipe(dataset: Dataset, recipe: Recipe, stages: Sequence[Stage]) -> str:
+    """Write the resolved recipe, with its stages' fingerprints as comments; return its name."""
+    text = recipes.to_toml(recipe)
+    prints = "".join(f"# {name}: {fingerprint}\n" for name, fingerprint in fingerprints(stages).items())
+    name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    dataset.files.write(f"recipes/{name}.toml", f"# fingerprints\n{prints}\n{text}".encode())
+    return name
+
+
+def pick_device(device: str) -> str:
+    """`auto` becomes `cuda` where PyTorch sees a GPU."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _executor(recipe: Recipe, options: RunOptions, device: str) -> Iterator[Executor]:
+    if options.scheduler == "sync":
+        yield InlineExecutor()
+        return
+    from vidpipe.graph import DaskExecutor
+
+    workers = options.workers or recipe.engine.workers or os.cpu_count() or 1
+    executor = DaskExecutor(options.scheduler, workers, gpus=device == "cuda")
+    try:
+        yield executor
+    except BaseException:
+        old = signal.getsignal(signal.SIGINT)
+        executor.close(cancel=True)
+        signal.signal(signal.SIGINT, old)
+        raise
+    executor.close()
