@@ -1,0 +1,55 @@
+"""Names of shot detectors, scorers, captioners and decoders as `module:Class` strings, imported only when used.
+
+Third parties add theirs under the entry point groups `vidpipe.shot_detectors`, `vidpipe.scorers`,
+`vidpipe.captioners` and `vidpipe.decoders`. VAEs and text encoders are in `schemas.registry`, since the trainer
+loads them too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas.registry import load
+
+SHOT_DETECTORS: dict[str, str] = {
+    "adaptive": "vidpipe.shots.pyscenedetect:Adaptive",
+    "content": "vidpipe.shots.pyscenedetect:Content",
+    "fades": "vidpipe.shots.fades:Fades",
+    "hash": "vidpipe.shots.pyscenedetect:Hash",
+    "histogram": "vidpipe.shots.pyscenedetect:Histogram",
+    "threshold": "vidpipe.shots.pyscenedetect:Threshold",
+    "transnetv2": "vidpipe.shots.transnetv2:TransNetV2",
+}
+
+SCORERS: dict[str, str] = {
+    "blur": "vidpipe.scorers.blur:Blur",
+    "letterbox": "vidpipe.scorers.letterbox:Letterbox",
+    "luminance": "vidpipe.scorers.luminance:Luminance",
+    "motion": "vidpipe.scorers.motion:Motion",
+    "phash": "vidpipe.scorers.phash:PerceptualHash",
+    "static_ratio": "vidpipe.scorers.static_ratio:StaticRatio",
+}
+
+CAPTIONERS: dict[str, str] = {}
+
+DECODERS: dict[str, str] = {}
+
+
+def load_shot_detector(name: str) -> Any:
+    """Class of a shot detector; UserError with the nearest known name."""
+    return load(SHOT_DETECTORS, "vidpipe.shot_detectors", name)
+
+
+def load_scorer(name: str) -> Any:
+    """Class of a scorer; UserError with the nearest known name."""
+    return load(SCORERS, "vidpipe.scorers", name)
+
+
+def load_captioner(name: str) -> Any:
+    """Class of a captioner; UserError with the nearest known name."""
+    return load(CAPTIONERS, "vidpipe.captioners", name)
+
+
+def load_decoder(name: str) -> Any:
+    """Class of a decoder back end; UserError with the nearest known name."""
+    return load(DECODERS, "vidpipe.decoders", name)
