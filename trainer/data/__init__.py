@@ -1,0 +1,1 @@
+"""From cached tables to packed batches: index, plan, read, collate, load."""
