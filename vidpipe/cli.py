@@ -35,7 +35,9 @@ def main() -> None:
 
 def _recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("recipe", type=click.Path(dir_okay=False))
-    @click.option("--source", "sources", multiple=True, help="Folder, glob, list file, prefix or clip table; repeatable.")
+    @click.option(
+        "--source", "sources", multiple=True, help="Folder, glob, list file, prefix or clip table; repeatable."
+    )
     @click.option("--output", required=True, metavar="DATASET", help="Folder or object store URI of the dataset.")
     @click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override a key of the recipe.")
     @functools.wraps(function)
@@ -123,7 +125,9 @@ def _print_counts(counts: dict[str, Any]) -> None:
         click.echo("nothing to do: every row has its outcome")
     for stage, found in counts.items():
         if found:
-            click.echo(f"{stage:16} " + ", ".join(f"{found[s]} {s}" for s in ("kept", "rejected", "failed") if found[s]))
+            click.echo(
+                f"{stage:16} " + ", ".join(f"{found[s]} {s}" for s in ("kept", "rejected", "failed") if found[s])
+            )
 
 
 def _write_report(dataset: str, path: str | None) -> None:

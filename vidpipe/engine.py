@@ -9,7 +9,6 @@ a changed parameter are all the same query: rows without an outcome under the st
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +21,9 @@ from schemas import expressions, ids, layout, tables
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from vidpipe.executor import Done, Executor, Ticket
-from vidpipe.sections import EngineConfig
+from vidpipe.redo import accepted_fingerprints
 from vidpipe.sandbox import UnitLost, UnitTimeout
+from vidpipe.sections import EngineConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, with_provenance
 from vidpipe.stages.view import View
 from vidpipe.store.commit import Committer, StagedUnit
@@ -42,7 +42,14 @@ class Display(Protocol):
     """What shows progress."""
 
     def update(
-        self, stage: str, *, kept: int = 0, rejected: int = 0, failed: int = 0, total: int = 0, footage_seconds: float = 0
+        self,
+        stage: str,
+        *,
+        kept: int = 0,
+        rejected: int = 0,
+        failed: int = 0,
+        total: int = 0,
+        footage_seconds: float = 0,
     ) -> None:
         """Set a stage's counts so far."""
 
@@ -288,7 +295,7 @@ class Engine:
         """Outcomes of rows that the expression turns away; no worker is needed."""
         expression = run.stage.where
         digest = expressions.expression_hash(expression)
-        rows = (r for r in view.rows(view.failing_sql(candidates, expression)) if r["id"] not in busy)
+        rows: Iterator[Row] = (r for r in view.rows(view.failing_sql(candidates, expression)) if r["id"] not in busy)
         if run.limit is not None:
             rows = itertools.islice(rows, run.limit)
         while batch := list(itertools.islice(rows, OUTCOME_BATCH)):
@@ -499,125 +506,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> pa.Table:
     return table_from(tables.OUTCOMES, [{**o.__dict__, "host": host, "finished_at": now} for o in outcomes])
 
 
-# -- fingerprints
-
-
-def fingerprints(stages: Sequence[Stage]) -> dict[str, str]:
-    """Fingerprint of each stage; stages come in pipeline order."""
-    found: dict[str, str] = {}
-    for stage in stages:
-        found[stage.name] = stage.fingerprint(found)
-    return found
-
-
-def _adopted_path(fingerprint: str) -> str:
-    return f"recipes/{fingerprint}.adopts.json"
-
-
-def accepted_fingerprints(dataset: Dataset, stages: Sequence[Stage]) -> dict[str, list[str]]:
-    """For each stage its fingerprint, then those that it adopted."""
-    accepted = {}
-    for name, fingerprint in fingerprints(stages).items():
-        text = dataset.files.read(_adopted_path(fingerprint))
-        accepted[name] = [fingerprint, *(json.loads(text) if text else [])]
-    return accepted
-
-
-@dataclass(frozen=True, kw_only=True)
-class Redo:
-    """What a changed fingerprint would do again."""
-
-    stage: str
-    rows: int
-    share: float
-    hours: float
-    size_bytes: int
-
-    def __str__(self) -> str:
-        size = f", {self.size_bytes / 1e9:.2f} GB of cached data" if self.size_bytes else ""
-        return f"{self.stage}: {self.rows} rows ({self.share:.0%} of what is done), {self.hours:.2f} h of footage{size}"
-
-
-def find_redo(dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage]) -> list[Redo]:
-    """Stages whose fingerprint changed, with what they would do again."""
-    accepted = accepted_fingerprints(dataset, known)
-    con = dataset.connect()
-    names = set(dataset.names())
-    found = []
-    for stage in stages:
-        table = layout.outcomes_name(stage.name)
-        if table not in names or stage.replaces_table:
-            continue
-        ours = ", ".join(f"'{f}'" for f in accepted[stage.name])
-        settled = f"SELECT DISTINCT id FROM \"{table}\" WHERE status <> 'rejected' AND fingerprint"
-        old = f"{settled} NOT IN ({ours}) EXCEPT {settled} IN ({ours})"
-        total = con.execute(f'SELECT count(DISTINCT id) FROM "{table}"').fetchone()[0]
-        rows = con.execute(f"SELECT count(*) FROM ({old})").fetchone()[0]
-        if rows > 0.01 * total:
-            hours = _hours(con, names, old)
-            found.append(Redo(stage=stage.name, rows=rows, share=rows / total, hours=hours, size_bytes=_bytes(dataset, stage)))
-    con.close()
-    return found
-
-
-def _hours(con: Any, names: set[str], ids_sql: str) -> float:
-    seconds = 0.0
-    for table, key in (("videos", "video_id"), ("clips", "clip_id")):
-        if table in names:
-            sql = f'SELECT sum(s) FROM (SELECT max(duration_seconds) s FROM "{table}" WHERE "{key}" IN ({ids_sql}) GROUP BY "{key}")'
-            seconds += con.execute(sql).fetchone()[0] or 0.0
-    return seconds / 3600
-
-
-def _bytes(dataset: Dataset, stage: Stage) -> int:
-    """Bytes of the stage's blob tables."""
-    from pathlib import Path
-
-    if not dataset.files.local:
-        return 0
-    folders = [Path(dataset.uri(name)) for name, (spec, _) in stage.tables().items() if any(c.blob for c in spec.columns)]
-    return sum(p.stat().st_size for folder in folders for p in folder.rglob("*") if p.is_file())
-
-
-def adopt(dataset: Dataset, stage: Stage, known: Sequence[Stage]) -> list[str]:
-    """Let rows under the stage's newest other fingerprint count as done under the current one."""
-    fingerprint = fingerprints(known)[stage.name]
-    con = dataset.connect()
-    table = layout.outcomes_name(stage.name)
-    if table not in dataset.names():
-        raise UserError(f"--adopt {stage.name}: the dataset has no rows of that stage")
-    sql = f"SELECT fingerprint FROM \"{table}\" WHERE fingerprint <> '{fingerprint}' GROUP BY 1 ORDER BY max(finished_at) DESC"
-    rows = con.execute(sql).fetchall()
-    if not rows:
-        raise UserError(f"--adopt {stage.name}: there is no other fingerprint to adopt")
-    newest = rows[0][0]
-    text = dataset.files.read(_adopted_path(newest))
-    adopted = [newest, *(json.loads(text) if text else [])]
-    dataset.files.write(_adopted_path(fingerprint), json.dumps(adopted).encode())
-    return adopted
-
-
-def check_redo(
-    dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage], redo: Sequence[str]
-) -> None:
-    """Raise UserError if more than 1% of a stage would be done again and nobody asked for it."""
-    allowed = set(redo)
-    for stage in known:
-        if allowed & set(stage.computes_from):
-            allowed.add(stage.name)
-    refused = [r for r in find_redo(dataset, stages, known) if r.stage not in allowed]
-    if refused:
-        first = refused[0].stage
-        raise UserError(
-            "this recipe would do again what exists under other parameters: "
-            + "; ".join(map(str, refused))
-            + f". Say `--redo {first}` to do it, or `--adopt {first}` to count the existing rows as done"
-        )
-
-
-def dry_run(
-    dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage]
-) -> list[Mapping[str, Any]]:
+def dry_run(dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage]) -> list[Mapping[str, Any]]:
     """What each stage would do now, as far as the tables tell; stages after one with work to do will see more."""
     accepted = accepted_fingerprints(dataset, known)
     writers = {name: s.name for s in known for name in (*s.tables(), layout.outcomes_name(s.name))}

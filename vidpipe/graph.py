@@ -36,9 +36,7 @@ def in_sandbox(
     function: Callable[..., Any], args: tuple[Any, ...], deadline_seconds: float, row_deadline_seconds: float
 ) -> Any:
     """Run a task in this worker's sandbox."""
-    return shared().call(
-        function, *args, deadline_seconds=deadline_seconds, row_deadline_seconds=row_deadline_seconds
-    )
+    return shared().call(function, *args, deadline_seconds=deadline_seconds, row_deadline_seconds=row_deadline_seconds)
 
 
 @contextlib.contextmanager
@@ -117,7 +115,7 @@ class DaskExecutor:
 
     def wait(self, timeout_seconds: float) -> list[Done]:
         """Tasks that ended, waiting for the first at most so long."""
-        found = []
+        found: list[Done] = []
         block = timeout_seconds
         while True:
             try:

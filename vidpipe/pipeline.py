@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 from collections import Counter
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 
 from schemas.errors import UserError, nearest
 from vidpipe import recipe as recipes
-from vidpipe.engine import Display, Engine, adopt, check_redo, dry_run, fingerprints
+from vidpipe.engine import Display, Engine, dry_run
 from vidpipe.executor import Executor, InlineExecutor
 from vidpipe.recipe import Recipe
+from vidpipe.redo import adopt, check_redo, fingerprints
 from vidpipe.stages.analyze import Analyze, read_spans
 from vidpipe.stages.base import Stage
 from vidpipe.stages.caption import Caption, load_captioner
@@ -26,7 +28,7 @@ from vidpipe.stages.score import Score
 from vidpipe.stages.table_stages import NearDuplicates, Split
 from vidpipe.store.dataset import Dataset
 
-CLIP_TABLES = (".csv", ".parquet")
+CLIP_TABLES = (".csv", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,24 +61,27 @@ def make_stages(recipe: Recipe, sources: Sequence[str]) -> list[Stage]:
     spans, spans_hash = read_spans(clip_table) if clip_table else ({}, "")
     listed = tuple(spans) if clip_table else tuple(sources)
     encoder = load_encoder(recipe.embed, "cpu") if "embed" in recipe.stages else None
+    clip_stages = ("analyze", *(f"score-{s.name}" for s in recipe.score), "near_duplicates", "split")
     made: dict[str, list[Stage]] = {
         "ingest": [Ingest(config=recipe.ingest, sources=listed, clip_table=clip_table)],
         "checksum": [Checksum()],
         "analyze": [
-            Analyze(
-                config=recipe.analyze, unit_minutes=recipe.engine.unit_minutes, spans=spans, spans_hash=spans_hash
-            )
+            Analyze(config=recipe.analyze, unit_minutes=recipe.engine.unit_minutes, spans=spans, spans_hash=spans_hash)
         ],
         "score": [Score(config=s) for s in recipe.score],
         "near_duplicates": [NearDuplicates(config=recipe.near_duplicates)],
         "split": [Split(config=recipe.split)],
         "caption": [
-            Caption(config=recipe.caption, sources=tuple(load_captioner(c).source for c in recipe.caption.captioners))
+            Caption(
+                config=recipe.caption,
+                sources=tuple(load_captioner(c).source for c in recipe.caption.captioners),
+                upstream=clip_stages,
+            )
         ],
         "embed": [Embed(config=recipe.embed, encoder_name=encoder.name, metadata=encoder.metadata())]
         if encoder
         else [],
-        "encode": [Encode(config=recipe.encode, unit_mb=recipe.engine.unit_mb)],
+        "encode": [Encode(config=recipe.encode, unit_mb=recipe.engine.unit_mb, upstream=clip_stages)],
     }
     return [stage for name in recipes.STAGES if name in recipe.stages for stage in made[name]]
 
@@ -91,9 +96,12 @@ def _clip_table(sources: Sequence[str]) -> str:
 def _is_clip_jsonl(source: str) -> bool:
     if not source.lower().endswith(".jsonl"):
         return False
-    from vidpipe.media.sources import is_clip_table
-
-    return is_clip_table(source)
+    try:
+        with open(source) as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError):
+        return False
+    return isinstance(first, dict) and bool({"start", "start_seconds"} & first.keys())
 
 
 def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:

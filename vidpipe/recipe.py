@@ -31,15 +31,15 @@ class Recipe:
     """The whole recipe. `stages` names those that run, in the pipeline's own order."""
 
     stages: tuple[str, ...] = ("ingest", "analyze", "near_duplicates", "split", "caption", "embed", "encode")
-    ingest: IngestConfig = IngestConfig()
+    ingest: IngestConfig = field(default_factory=IngestConfig)
     analyze: AnalyzeConfig = field(default_factory=AnalyzeConfig)
     score: tuple[ScoreConfig, ...] = ()
-    near_duplicates: NearDuplicatesConfig = NearDuplicatesConfig()
-    split: SplitConfig = SplitConfig()
-    caption: CaptionConfig = CaptionConfig()
-    embed: EmbedConfig = EmbedConfig()
+    near_duplicates: NearDuplicatesConfig = field(default_factory=NearDuplicatesConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+    caption: CaptionConfig = field(default_factory=CaptionConfig)
+    embed: EmbedConfig = field(default_factory=EmbedConfig)
     encode: EncodeConfig = field(default_factory=EncodeConfig)
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
         for name in self.stages:

@@ -23,7 +23,10 @@ class IngestConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreConfig:
-    """`[[score]]`: a scorer that is run later than the analyze pass, into `scores/<name>.lance`."""
+    """`[[score]]`: a scorer that is run later than the analyze pass, into `scores/<name>.lance`.
+
+    Its columns must be new: a scorer of the analyze pass under other parameters is a change of `[analyze]`.
+    """
 
     name: str
     params: dict[str, Any] = field(default_factory=dict)
@@ -117,6 +120,13 @@ class EngineConfig:
     decoder: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("in_flight", "unit_minutes", "unit_mb", "deadline_seconds", "row_deadline_seconds", "lease_seconds"):
+        for name in (
+            "in_flight",
+            "unit_minutes",
+            "unit_mb",
+            "deadline_seconds",
+            "row_deadline_seconds",
+            "lease_seconds",
+        ):
             if getattr(self, name) <= 0:
                 raise UserError(f"engine.{name} must be above 0, found {getattr(self, name)}")

@@ -14,8 +14,9 @@ from schemas import tables
 from schemas.columns import ID, Column, TableSpec
 from schemas.errors import UnknownColumn, UserError
 from schemas.outcomes import Outcome
-from vidpipe.engine import Engine, adopt, check_redo
+from vidpipe.engine import Engine
 from vidpipe.executor import InlineExecutor
+from vidpipe.redo import adopt, check_redo
 from vidpipe.sandbox import UnitCrashed
 from vidpipe.sections import EngineConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by
@@ -55,9 +56,7 @@ class Numbers(Stage):
         return {"clips": KeptRows(id_column="video_id")}
 
     def candidates(self, view: View) -> str | None:
-        return (
-            f"SELECT unhex(printf('%032x', n)) AS id, n FROM range({self.count}) t(n)"
-        )
+        return f"SELECT unhex(printf('%032x', n)) AS id, n FROM range({self.count}) t(n)"
 
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
         for batch in batched_by(rows, 4):

@@ -54,7 +54,7 @@ class Analyze(Stage):
             return None
         # longest first: the last unit to finish is then a short one
         return (
-            'SELECT *, video_id AS id FROM "cur/videos" WHERE status = \'kept\' AND len(uris) > 0 '
+            "SELECT *, video_id AS id FROM \"cur/videos\" WHERE status = 'kept' AND len(uris) > 0 "
             "ORDER BY duration_seconds DESC, video_id"
         )
 
@@ -74,7 +74,9 @@ class Analyze(Stage):
             progress(i)
             start = time.perf_counter()
             try:
-                analyzed = analyze_video(row["uris"][0], row, self.config, spans=row.get("spans"), decoder=context.decoder)
+                analyzed = analyze_video(
+                    row["uris"][0], row, self.config, spans=row.get("spans"), decoder=context.decoder
+                )
             except MediaError as error:
                 seconds = time.perf_counter() - start
                 result.outcomes += self.failed(row, error.reason, str(error), seconds)

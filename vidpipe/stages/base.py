@@ -88,9 +88,9 @@ class Stage:
         where: selection expression.
     """
 
-    name: ClassVar[str]
+    name: str
     version: ClassVar[int]
-    upstream: ClassVar[tuple[str, ...]] = ()
+    upstream: tuple[str, ...] = ()
     computes_from: ClassVar[tuple[str, ...]] = ()
     barrier: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
@@ -202,9 +202,7 @@ def batched_by(rows: Iterable[Row], limit: float, weight: str | None = None) -> 
 def table_from(spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Arrow table of a spec's columns but provenance, from dict rows; a missing key is null."""
     fields = [c.field() for c in spec.columns if c.name not in ("fingerprint", "unit_id")]
-    return pa.table(
-        {f.name: pa.array([r.get(f.name) for r in rows], f.type) for f in fields}, schema=pa.schema(fields)
-    )
+    return pa.table({f.name: pa.array([r.get(f.name) for r in rows], f.type) for f in fields}, schema=pa.schema(fields))
 
 
 def with_provenance(table: pa.Table, fingerprint: str, unit_id: str) -> pa.Table:

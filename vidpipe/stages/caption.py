@@ -38,12 +38,12 @@ class Caption(Stage):
 
     name = "caption"
     version = 1
-    upstream = ("analyze", "score", "near_duplicates", "split")
     computes_from = ("analyze",)
     barrier = True
     single_item = False
     config: CaptionConfig
     sources: tuple[str, ...]
+    upstream: tuple[str, ...] = ("analyze", "near_duplicates", "split")
 
     @property
     def where(self) -> str:  # type: ignore[override]
@@ -84,7 +84,9 @@ class Caption(Stage):
         return result
 
     @staticmethod
-    def _ask(captioner: Any, source: str, rows: list[Row], context: Context, captions: list[Row], result: Result) -> None:
+    def _ask(
+        captioner: Any, source: str, rows: list[Row], context: Context, captions: list[Row], result: Result
+    ) -> None:
         from vidpipe.captioners.base import request_for
         from vidpipe.media.errors import MediaError
 

@@ -53,7 +53,7 @@ class Checksum(Stage):
     def candidates(self, view: View) -> str | None:
         if not view.has("videos"):
             return None
-        return 'SELECT video_id AS id, uris, size_bytes FROM "cur/videos" WHERE status = \'kept\' AND len(uris) > 0'
+        return "SELECT video_id AS id, uris, size_bytes FROM \"cur/videos\" WHERE status = 'kept' AND len(uris) > 0"
 
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
         for batch in batched_by(rows, UNIT_BYTES, "size_bytes"):
@@ -87,10 +87,10 @@ class Checksum(Stage):
 
 def sha256(uri: str) -> bytes:
     """SHA-256 of all bytes of a source."""
-    from vidpipe.media.sources import open_source
+    from vidpipe.media.files import open_bytes
 
     digest = hashlib.sha256()
-    with open_source(uri) as file:
+    with open_bytes(uri) as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return digest.digest()

@@ -7,20 +7,26 @@ with what is there already right before they are committed.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from schemas import ids, tables
 from schemas.columns import TableSpec
+from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from vidpipe.sections import IngestConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from
 from vidpipe.stages.view import View
 from vidpipe.store.reconcile import KeptRows
+
+if TYPE_CHECKING:
+    from vidpipe.media.sources import SourceFile
 
 LIST_BATCH = 20_000
 NOT_FOOTAGE = {"sidecar", "clip_table", "not_media"}
@@ -53,21 +59,35 @@ class Ingest(Stage):
 
     def listing(self) -> Iterator[Row]:
         """All files, folder by folder, each with its sidecars known."""
-        from vidpipe.media.sources import find_sidecars, list_sources
+        from vidpipe.media.sources import find_sidecars
 
-        files = itertools.chain.from_iterable(list_sources(s, recursive=self.config.recursive) for s in self.sources)
         seen: set[str] = set()
-        for _, group in itertools.groupby(files, key=lambda f: f.uri.rpartition("/")[0]):
-            members = [f for f in group if f.uri not in seen and not seen.add(f.uri)]  # type: ignore[func-returns-value]
+        for _, group in itertools.groupby(self._files(), key=lambda f: f.uri.rpartition("/")[0]):
+            members = []
+            for file in group:
+                if file.uri not in seen:
+                    seen.add(file.uri)
+                    members.append(file)
             sidecars = {uri for found in find_sidecars(members).values() for uri in found}
             for file in members:
                 hint = "sidecar" if file.uri in sidecars else file.kind_hint
                 yield {"uri": file.uri, "size_bytes": file.size_bytes, "etag": file.etag, "hint": hint}
-        if self.clip_table and self.clip_table not in seen:
-            from vidpipe.media.sources import stat_source
+        if self.clip_table and self.clip_table not in seen and Path(self.clip_table).exists():
+            status = Path(self.clip_table).stat()
+            etag = f"{status.st_size}-{status.st_mtime_ns}"
+            yield {"uri": self.clip_table, "size_bytes": status.st_size, "etag": etag, "hint": "clip_table_used"}
 
-            table = stat_source(self.clip_table)
-            yield {"uri": table.uri, "size_bytes": table.size_bytes, "etag": table.etag, "hint": "clip_table"}
+    def _files(self) -> Iterator[SourceFile]:
+        from vidpipe.media.sources import SourceFile, list_sources
+
+        for source in self.sources:
+            try:
+                yield from list_sources(source, recursive=self.config.recursive)
+            except UserError:
+                if not self.clip_table:
+                    raise
+                # one missing file of a clip table is a row with a reason, not the end of the run
+                yield SourceFile(uri=source, size_bytes=-1, etag="missing", kind_hint="other")
 
     def fresh(self, view: View) -> Iterator[Row]:
         """Listed files that `videos` does not have with this etag."""
@@ -81,7 +101,9 @@ class Ingest(Stage):
             if known:
                 found = pa.table({"uri": [r["uri"] for r in batch], "etag": [r["etag"] for r in batch]})
                 view.con.register("found", found)
-                have = {r[0] for r in view.con.execute("SELECT uri FROM found SEMI JOIN known USING (uri, etag)").fetchall()}
+                have = {
+                    r[0] for r in view.con.execute("SELECT uri FROM found SEMI JOIN known USING (uri, etag)").fetchall()
+                }
                 batch = [r for r in batch if r["uri"] not in have]
             yield from batch
 
@@ -116,7 +138,12 @@ class Ingest(Stage):
     def given_up(self, row: Row, reason: str, message: str) -> Result:
         """Row and outcome of a file that hung or crashed the probe: still a row of `videos`."""
         base = {"kind": "other", "status": "failed", "reason": reason, "message": message}
-        named = {"video_id": _lost_id(row), "uris": [row["uri"]], "etags": [row["etag"]], "size_bytes": row["size_bytes"]}
+        named = {
+            "video_id": _lost_id(row),
+            "uris": [row["uri"]],
+            "etags": [row["etag"]],
+            "size_bytes": row["size_bytes"],
+        }
         return self._result([{**base, **named}])
 
     def merge(self, rows: dict[str, pa.Table], view: View) -> tuple[dict[str, pa.Table], list[bytes]]:
@@ -140,13 +167,17 @@ class Ingest(Stage):
         """Committed rows with the content, or with a uri, of new ones."""
         if not view.has("videos"):
             return []
-        uris = [uri for row in new["uris"].to_pylist() for uri in row]
+        uris = [uri for row in new["uris"].to_pylist() for uri in row or ()]
         view.con.register("new_ids", pa.table({"video_id": new["video_id"]}))
         view.con.register("new_uris", pa.table({"uri": pa.array(uris, pa.string())}))
-        return view.con.sql(
-            'SELECT * FROM "cur/videos" v WHERE video_id IN (SELECT video_id FROM new_ids) '
-            "OR EXISTS (SELECT 1 FROM new_uris n WHERE list_contains(v.uris, n.uri))"
-        ).to_arrow_table().to_pylist()
+        return (
+            view.con.sql(
+                'SELECT * FROM "cur/videos" v WHERE video_id IN (SELECT video_id FROM new_ids) '
+                "OR EXISTS (SELECT 1 FROM new_uris n WHERE list_contains(v.uris, n.uri))"
+            )
+            .to_arrow_table()
+            .to_pylist()
+        )
 
 
 def _add(merged: dict[bytes, Row], row: Row) -> None:
@@ -167,30 +198,37 @@ def _lost_id(row: Row) -> bytes:
 
 def _outcome(row: Row) -> Outcome:
     return Outcome(
-        id=row["video_id"], status=row["status"], reason=row["reason"], message=row["message"], seconds=row.get("seconds", 0.0)
+        id=row["video_id"],
+        status=row["status"],
+        reason=row["reason"],
+        message=row["message"],
+        seconds=row.get("seconds", 0.0),
     )
 
 
 def examine(row: Row) -> Row:
     """Name and probe one file; what is wrong with it becomes its reason."""
     from vidpipe.media.errors import MediaError
+    from vidpipe.media.files import open_bytes
     from vidpipe.media.probe import probe
-    from vidpipe.media.sources import open_source
 
     start = time.perf_counter()
-    base: Row = {"uris": [row["uri"]], "etags": [row["etag"]], "size_bytes": row["size_bytes"], "reason": "", "message": ""}
+    uri, size = row["uri"], row["size_bytes"]
+    base: Row = {"uris": [uri], "etags": [row["etag"]], "size_bytes": size, "reason": "", "message": ""}
+    lost = {"video_id": _lost_id(row), "kind": "other", "status": "failed", "reason": "io_error"}
     try:
-        with open_source(row["uri"]) as file:
-            base["video_id"] = ids.content_id(file, row["size_bytes"])
-    except (OSError, EOFError) as error:
-        base.update(video_id=_lost_id(row), kind="other", status="failed", reason="io_error", message=f"{row['uri']}: {error}")
-        return base
-    if row["hint"] in ("sidecar", "clip_table"):
-        base.update(kind=row["hint"], status="rejected", reason=row["hint"], message=f"used as a {row['hint'].replace('_', ' ')}")
-        return base
+        with open_bytes(uri) as file:
+            if size < 0:
+                size = base["size_bytes"] = file.seek(0, os.SEEK_END)
+            base["video_id"] = ids.content_id(file, size)
+    except (OSError, EOFError, MediaError) as error:
+        return {**base, **lost, "message": f"{uri}: {error}"}
+    if row["hint"] in ("sidecar", "clip_table_used"):
+        kind = row["hint"].removesuffix("_used")
+        return {**base, "kind": kind, "status": "rejected", "reason": kind, "message": f"{uri}: read as a {kind}"}
     try:
-        base.update(probe(row["uri"], row["size_bytes"]).to_row())
-        base["status"] = "kept"
+        facts = probe(uri, size).to_row()
+        base.update(facts, status="kept")
     except MediaError as error:
         status = "rejected" if error.reason in NOT_FOOTAGE else "failed"
         base.update(kind="other", status=status, reason=error.reason, message=str(error))

@@ -53,7 +53,9 @@ class View:
             )
         self.clip_columns: list[str] = []
         if "clips" in self.columns:
-            known = {n: c for n, c in self.columns.items() if not n.startswith(("latents/", "text/", "captions", "outcomes"))}
+            known = {
+                n: c for n, c in self.columns.items() if not n.startswith(("latents/", "text/", "captions", "outcomes"))
+            }
             sql, self.clip_columns = expressions.clip_view(known, '"cur/{}"')
             self.con.execute(f"CREATE VIEW clip AS {sql}")
 
@@ -79,20 +81,26 @@ class View:
         return self.con.execute(sql).fetchone()[0]
 
     def use_outcomes(self, stage: str, retried_reasons: Sequence[str] = ()) -> None:
-        """Define `done` (id, items) and `ruled` (id, hash): rejected by an expression, to be asked again when they pass.
+        """Define `done` (id, items) and `ruled` (id, hash): rejected by an expression, asked again when they pass.
 
         Failures with one of `retried_reasons` count as if an older expression had rejected them.
         """
         name = layout.outcomes_name(stage)
-        source = f'"cur/{name}"' if self.has(name) else "(SELECT NULL::BLOB id, '' item, '' status, '' expression_hash LIMIT 0)"
+        source = (
+            f'"cur/{name}"'
+            if self.has(name)
+            else "(SELECT NULL::BLOB id, '' item, '' status, '' expression_hash LIMIT 0)"
+        )
         ruled = "(status = 'rejected' AND expression_hash <> '')"
         if retried_reasons:
             ruled += f" OR (status = 'failed' AND reason IN ({', '.join(map(quoted, retried_reasons))}))"
         self.con.execute(
-            f"CREATE OR REPLACE VIEW done AS SELECT id, list(item) AS items FROM {source} WHERE NOT ({ruled}) GROUP BY id"
+            "CREATE OR REPLACE VIEW done AS "
+            f"SELECT id, list(item) AS items FROM {source} WHERE NOT ({ruled}) GROUP BY id"
         )
         self.con.execute(
-            f"CREATE OR REPLACE VIEW ruled AS SELECT id, min(expression_hash) AS hash FROM {source} WHERE {ruled} GROUP BY id"
+            "CREATE OR REPLACE VIEW ruled AS "
+            f"SELECT id, min(expression_hash) AS hash FROM {source} WHERE {ruled} GROUP BY id"
         )
 
     def passing_sql(self, candidates: str, expression: str, single_item: bool) -> str:
@@ -111,7 +119,9 @@ class View:
         """
         rules, values = [], []
         for term in expressions.terms(self.con, expression):
-            shown = [f"'{c}=' || coalesce(CAST(\"{c}\" AS VARCHAR), 'null')" for c in expressions.columns_of(self.con, term)]
+            shown = [
+                f"'{c}=' || coalesce(CAST(\"{c}\" AS VARCHAR), 'null')" for c in expressions.columns_of(self.con, term)
+            ]
             false = f"NOT coalesce(({term}), false)"
             rules.append(f"WHEN {false} THEN {quoted(term)}")
             values.append(f"WHEN {false} THEN {' || chr(44) || chr(32) || '.join(shown) or quoted('')}")
