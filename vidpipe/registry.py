@@ -30,7 +30,11 @@ SCORERS: dict[str, str] = {
     "static_ratio": "vidpipe.scorers.static_ratio:StaticRatio",
 }
 
-CAPTIONERS: dict[str, str] = {}
+CAPTIONERS: dict[str, str] = {
+    "clip_table": "vidpipe.captioners.clip_table:ClipTable",
+    "openai": "vidpipe.captioners.openai_server:OpenAICaptioner",
+    "sidecar": "vidpipe.captioners.sidecar:Sidecar",
+}
 
 DECODERS: dict[str, str] = {}
 

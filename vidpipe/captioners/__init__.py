@@ -1,0 +1,1 @@
+"""Captioners, a file each; `vidpipe.registry.CAPTIONERS` names them."""
