@@ -42,7 +42,7 @@ def histogram(snapshot: Snapshot, column: str, kept_sql: str) -> Histogram | Non
     if row["low"] is None:
         return None
     low, high = row["low"], row["high"]
-    width = (high - low) / NUM_BINS or 1.0
+    width = (high - low) / NUM_BINS or 1.0  # all values alike: everything is in the first bin
     counts = snapshot.rows(
         f"""SELECT CAST(least(greatest(floor((x - {low!r}) / {width!r}), 0), {NUM_BINS - 1}) AS INTEGER) AS bin,
             clip_id IN ({kept_sql}) AS kept, count(*) AS rows FROM {finite} WHERE isfinite(x) GROUP BY ALL"""
@@ -51,9 +51,7 @@ def histogram(snapshot: Snapshot, column: str, kept_sql: str) -> Histogram | Non
     for found in counts:
         (kept if found["kept"] else others)[found["bin"]] = found["rows"]
     nulls = snapshot.value(f"SELECT count(*) FROM {finite} WHERE x IS NULL OR NOT isfinite(x)")
-    return Histogram(
-        column=column, low=low, high=low + NUM_BINS * width, kept=tuple(kept), others=tuple(others), nulls=nulls
-    )
+    return Histogram(column=column, low=low, high=high, kept=tuple(kept), others=tuple(others), nulls=nulls)
 
 
 def thresholds(rules: Sequence[str]) -> dict[str, list[float]]:
@@ -89,9 +87,10 @@ def draw(chart: Histogram, marks: Sequence[float] = ()) -> str:
                 )
     parts.append(f'<line x1="0" x2="{_WIDTH}" y1="{floor}" y2="{floor}"/>')
     for mark in marks:
-        if chart.low <= mark <= chart.high:
+        if chart.low <= mark <= chart.high and chart.low < chart.high:
             x = (mark - chart.low) / (chart.high - chart.low) * _WIDTH
             parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="{floor}"/>')
     parts.append(f'<text x="0" y="{_HEIGHT - 2}">{number(chart.low)}</text>')
-    parts.append(f'<text x="{_WIDTH}" y="{_HEIGHT - 2}" text-anchor="end">{number(chart.high)}</text>')
+    if chart.low < chart.high:
+        parts.append(f'<text x="{_WIDTH}" y="{_HEIGHT - 2}" text-anchor="end">{number(chart.high)}</text>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'

@@ -28,7 +28,8 @@ def test_counts_of_kept_and_others(snapshot):
 
 def test_a_constant_column_has_one_bin(snapshot):
     chart = charts.histogram(snapshot, "blur_score", KEPT)
-    assert chart.low == 0.25
+    assert chart.low == chart.high == 0.25
+    assert charts.draw(chart, [0.25]).count("<text") == 1
     assert chart.kept[0] == 3 and sum(chart.kept) == 3
 
 
