@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
+import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -109,7 +110,7 @@ class OpenAICaptioner(Captioner):
             return error
         except (openai.AuthenticationError, openai.NotFoundError, openai.PermissionDeniedError) as error:
             raise UserError(f"captioner {self.source}: {error}") from None  # wrong for every clip: stop
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, json.JSONDecodeError) as error:  # the client lets a malformed body through
             return MediaError("captioner_failed", f"{where}: {self.source}: {type(error).__name__}: {error}")
         return self._captions(response, where)
 

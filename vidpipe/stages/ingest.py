@@ -7,6 +7,7 @@ with what is there already right before they are committed.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -70,7 +71,8 @@ class Ingest(Stage):
                     members.append(file)
             sidecars = {uri for found in find_sidecars(members).values() for uri in found}
             for file in members:
-                hint = "sidecar" if file.uri in sidecars else file.kind_hint
+                used = file.uri in sidecars or (file.uri.endswith(".jsonl") and _is_caption_map(file.uri))
+                hint = "sidecar_used" if used else file.kind_hint
                 yield {"uri": file.uri, "size_bytes": file.size_bytes, "etag": file.etag, "hint": hint}
         if self.clip_table and self.clip_table not in seen and Path(self.clip_table).exists():
             status = Path(self.clip_table).stat()
@@ -206,6 +208,18 @@ def _outcome(row: Row) -> Outcome:
     )
 
 
+def _is_caption_map(uri: str) -> bool:
+    """Whether a `.jsonl` file's first line names a file and a caption."""
+    from vidpipe.captioners.sidecar import is_map_entry
+    from vidpipe.media.files import open_bytes
+
+    try:
+        with open_bytes(uri) as file:
+            return is_map_entry(json.loads(file.readline()))
+    except (OSError, ValueError):
+        return False
+
+
 def examine(row: Row) -> Row:
     """Name and probe one file; what is wrong with it becomes its reason."""
     from vidpipe.media.errors import MediaError
@@ -223,7 +237,7 @@ def examine(row: Row) -> Row:
             base["video_id"] = ids.content_id(file, size)
     except (OSError, EOFError, MediaError) as error:
         return {**base, **lost, "message": f"{uri}: {error}"}
-    if row["hint"] in ("sidecar", "clip_table_used"):
+    if row["hint"] in ("sidecar_used", "clip_table_used"):
         kind = row["hint"].removesuffix("_used")
         return {**base, "kind": kind, "status": "rejected", "reason": kind, "message": f"{uri}: read as a {kind}"}
     try:
