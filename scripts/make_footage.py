@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -226,11 +227,16 @@ def write_sound(path: Path) -> None:
 
 
 def write_captions(folder: Path, videos: Sequence[Video]) -> None:
-    """Sidecars in three forms by turns: NAME.txt, NAME.json, and lines of captions.jsonl."""
+    """Sidecars: NAME.json with a caption a shot where there are several; else NAME.txt, NAME.json, captions.jsonl."""
     lines = []
     for i, video in enumerate(v for v in videos if v.captions):
-        stem, text = (folder / video.name).with_suffix(""), ", then ".join(video.captions)
-        if i % 3 == 0:
+        stem, text = (folder / video.name).with_suffix(""), video.captions[0]
+        if len(video.captions) > 1:
+            edges = [0, *video.cuts, video.num_frames]
+            spans = [{"start": a / video.fps, "end": b / video.fps} for a, b in pairwise(edges)]
+            shots = [{"text": text, **span} for text, span in zip(video.captions, spans)]
+            stem.with_suffix(".json").write_text(json.dumps({"captions": shots, "language": "en"}, indent=1) + "\n")
+        elif i % 3 == 0:
             stem.with_suffix(".txt").write_text(text + "\n")
         elif i % 3 == 1:
             stem.with_suffix(".json").write_text(json.dumps({"caption": text, "language": "en"}) + "\n")

@@ -103,9 +103,9 @@ def test_captions_come_in_three_forms_and_say_what_is_seen(folder, truth):
     by_file = {line["file"]: line["caption"] for line in lines}
     kinds = {"txt": 0, "json": 0, "jsonl": len(by_file)}
     for video in truth.values():
-        if not video["captions"]:
+        if len(video["captions"]) != 1:
             continue
-        text = ", then ".join(video["captions"])
+        (text,) = video["captions"]
         stem = (folder / video["name"]).with_suffix("")
         if stem.with_suffix(".txt").exists():
             kinds["txt"] += 1
@@ -116,6 +116,14 @@ def test_captions_come_in_three_forms_and_say_what_is_seen(folder, truth):
         else:
             assert by_file[video["name"]] == text
     assert min(kinds.values()) >= 5
+
+
+def test_a_reel_has_a_caption_for_the_span_of_each_shot(folder, truth):
+    reel = truth["reel_0.mp4"]
+    shots = json.loads((folder / "reel_0.json").read_text())["captions"]
+    assert [s["text"] for s in shots] == reel["captions"]
+    assert [round(s["start"] * 24) for s in shots] == [0, *reel["cuts"]]
+    assert [round(s["end"] * 24) for s in shots] == [*reel["cuts"], reel["num_frames"]]
 
 
 def test_the_same_seed_gives_the_same_pixels(folder, tmp_path):
