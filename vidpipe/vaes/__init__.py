@@ -1,0 +1,1 @@
+"""Variational autoencoders behind one protocol; see `base`."""
