@@ -71,6 +71,21 @@ class WanConfig:
         """P of the input."""
         return self.in_channels * math.prod(self.patch_size)
 
+    def flops(self, length: int, text_length: int) -> float:
+        """FLOPs of a sample's forward and backward pass, multiply and add counted apart; norms and embeddings left out."""
+        x, layers = self.width, self.num_layers
+        a_token = layers * (6 * x * x + 2 * x * self.ffn_dim) + 2 * x * self.token_dim
+        a_text = layers * 2 * x * x + x * self.text_dim + x * x
+        attention = 12.0 * layers * x * length * (length + text_length)
+        return 6.0 * (length * a_token + text_length * a_text) + attention
+
+    def flop_coefficients(self, text_length: int) -> tuple[float, float]:
+        """a and b of FLOPs = a len^2 + b len for samples with that much text (whose own share is left out)."""
+        one, two = self.flops(1, text_length), self.flops(2, text_length)
+        fixed = self.flops(0, text_length)
+        quadratic = (two - 2 * one + fixed) / 2
+        return quadratic, one - fixed - quadratic
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -153,15 +168,6 @@ class Wan(nn.Module):
     def block_modules(self) -> list[nn.Module]:
         """Modules that are sharded, checkpointed and compiled one by one."""
         return list(self.blocks)
-
-    def flops(self, lengths: tuple[int, ...], text_lengths: tuple[int, ...]) -> float:
-        """Forward and backward FLOPs (multiply and add counted apart) of a pack; norms and embeddings left out."""
-        c, x = self.config, self.config.width
-        tokens, text = sum(lengths), sum(text_lengths)
-        linear_token = c.num_layers * (6 * x * x + 2 * x * c.ffn_dim) + 2 * x * c.token_dim
-        linear_text = c.num_layers * 2 * x * x + x * c.text_dim + x * x
-        pairs = sum(n * (n + m) for n, m in zip(lengths, text_lengths))
-        return 6.0 * (tokens * linear_token + text * linear_text) + 12.0 * c.num_layers * x * pairs
 
 
 class PatchEmbedding(nn.Module):

@@ -1,0 +1,1 @@
+"""Processes, devices and how a model is spread over them."""
