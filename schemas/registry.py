@@ -19,6 +19,8 @@ VAES: dict[str, str] = {
 
 TEXT_ENCODERS: dict[str, str] = {
     "hashed-ngrams": "vidpipe.text_encoders.hashed_ngrams:HashedNgrams",
+    "clip-text": "vidpipe.text_encoders.t5:ClipTextEncoder",
+    "llm": "vidpipe.text_encoders.t5:LLMEncoder",
     "t5": "vidpipe.text_encoders.t5:T5Encoder",
     "umt5": "vidpipe.text_encoders.t5:UMT5Encoder",
 }
