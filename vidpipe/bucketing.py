@@ -6,7 +6,7 @@ loses trailing frames; it is never lengthened and never scaled up beyond a limit
     kept = (1 - cropped_fraction) * (1 - dropped_fraction) * min(s, 1 / s) ** 2
 
 with s the linear scale: the share of the clip's samples that reach the VAE when scaling down, and the share of the
-VAE's work that is not interpolation when scaling up. The bucket of greatest `kept` wins; of equal ones the first in order.
+VAE's work that is not interpolation when scaling up. The bucket of greatest `kept` wins; of equals the first.
 """
 
 from __future__ import annotations

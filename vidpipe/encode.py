@@ -1,7 +1,253 @@
-"""encode: clips of one bucket, from many files, to rows of a latent table."""
+"""encode: clips of one bucket, from many files, to rows of a latent table.
+
+Decoded clips (`vidpipe.feed`) are gathered into batches of the bucket's shape, whatever files they come from, and go
+through the VAE together. On a GPU the frames stay there from NVDEC on; each batch of latents is copied once, into
+pinned memory, while the next batch runs, and a thread of its own makes rows of it.
+
+Out of memory halves the batch and goes on; the limit is remembered for the VAE, bucket and device as long as the
+process lives. A clip that fails becomes an outcome, and the others go on.
+"""
 
 from __future__ import annotations
 
-from vidpipe.encode_config import EncodeConfig
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["EncodeConfig"]
+import pyarrow as pa
+
+from schemas import ids, layout, tables
+from schemas.buckets import Bucket
+from schemas.columns import TableSpec
+from schemas.latent_spaces import METADATA_KEY
+from schemas.outcomes import Outcome
+from vidpipe.bucketing import Fit
+from vidpipe.encode_config import EncodeConfig, parse_fps
+from vidpipe.feed import DecodedClip, FeedConfig, failed, feed
+
+if TYPE_CHECKING:
+    import torch
+
+    from vidpipe.vaes.base import Vae
+
+__all__ = ["EncodeConfig", "encode_clips", "latents_spec", "parse_fps", "table_metadata"]
+
+Row = Mapping[str, Any]
+
+_batch_limits: dict[tuple[str, str, str], int] = {}
+"""Greatest number of clips that fits, by VAE, bucket and device: learned from running out of memory."""
+
+
+def latents_spec(config: EncodeConfig) -> TableSpec:
+    """Columns of the latent tables that this configuration writes, its conditioning columns included."""
+    return tables.LATENTS
+
+
+def table_metadata(vae: Vae, bucket: Bucket) -> dict[bytes, bytes]:
+    """Metadata of a latent table: the latent space and the bucket."""
+    return {METADATA_KEY: vae.space.to_json().encode(), layout.BUCKET_KEY: str(bucket).encode()}
+
+
+def encode_clips(
+    rows: Sequence[Row],
+    bucket: Bucket,
+    vae: Vae,
+    config: EncodeConfig,
+    *,
+    fingerprint: str,
+    decoder: str = "auto",
+    threads: int | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[pa.Table, list[Outcome]]:
+    """Encode clips of one bucket.
+
+    Args:
+        rows: columns of the joined clip view (`uris` included); any files, any order.
+        vae: its device is where frames are wanted.
+        fingerprint: of the encode stage, for the latent ids.
+        threads: files decoded at once; None for 8 on a GPU and none (in turn with the VAE) on a CPU.
+        progress: told how many clips are done, after each.
+    Returns:
+        rows of `latents_spec(config)` without provenance, ordered by latent_id (a hash: so files are mixed, and
+        the order is the same on every machine); and one outcome a clip, its item the bucket, in the order of `rows`.
+    Raises:
+        BucketMismatch: the bucket is not one of the VAE's space.
+    """
+    bucket.check(vae.space, (1, 1, 1))
+    on_gpu = vae.device.startswith("cuda")
+    how = FeedConfig(
+        decoder=decoder,
+        device=vae.device,
+        threads=8 * on_gpu if threads is None else threads,
+        ahead=max(2, _limit(vae, bucket, config)),
+    )
+    made: list[dict[str, Any]] = []
+    outcomes: dict[bytes, Outcome] = {}
+    with Outbox(config, fingerprint, background=how.threads > 0) as outbox:
+        for batch in batches(feed(rows, bucket, config, how), vae, bucket, config, outcomes):
+            progress(len(outcomes))
+            for part, latents, seconds in encode_batch(batch, vae, bucket, config, outcomes):
+                outbox.put(part, latents, seconds)
+                outcomes.update((c.row["clip_id"], kept(c, bucket, seconds)) for c in part)
+            progress(len(outcomes))
+        made = outbox.rows()
+    made.sort(key=lambda r: r["latent_id"])
+    return to_table(latents_spec(config), made), [outcomes[r["clip_id"]] for r in rows]
+
+
+def batches(
+    fed: Iterable[DecodedClip | Outcome],
+    vae: Vae,
+    bucket: Bucket,
+    config: EncodeConfig,
+    outcomes: dict[bytes, Outcome],
+) -> Iterator[list[DecodedClip]]:
+    """Gather decoded clips up to the batch limit; outcomes go to `outcomes`."""
+    batch: list[DecodedClip] = []
+    for item in fed:
+        if isinstance(item, Outcome):
+            outcomes[item.id] = item
+            continue
+        batch.append(item)
+        if len(batch) >= _limit(vae, bucket, config):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def encode_batch(
+    batch: list[DecodedClip], vae: Vae, bucket: Bucket, config: EncodeConfig, outcomes: dict[bytes, Outcome]
+) -> Iterator[tuple[list[DecodedClip], torch.Tensor, float]]:
+    """Yield parts of a batch with their latents and the seconds a clip; halve while memory runs out."""
+    import torch
+
+    todo = [batch]
+    while todo:
+        part = todo.pop(0)
+        start = time.perf_counter()
+        try:
+            frames = torch.stack([c.frames_TCHW for c in part]).transpose(1, 2)
+            latents = vae.encode(frames)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            del error
+            free_memory(vae.device)
+            if len(part) == 1:
+                message = f"bucket {bucket} does not fit {vae.device}'s memory, even alone"
+                outcomes[part[0].row["clip_id"]] = failed(part[0].row, bucket, "out_of_memory", message)
+                continue
+            half = (len(part) + 1) // 2
+            _batch_limits[_key(vae, bucket)] = min(half, _limit(vae, bucket, config))
+            todo[:0] = [part[:half], part[half:]]
+            continue
+        yield part, latents, (time.perf_counter() - start) / len(part)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a GPU's or the host's allocator refused; the host's raises a plain RuntimeError."""
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def free_memory(device: str) -> None:
+    """Give cached blocks back to the driver."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+
+
+def _key(vae: Vae, bucket: Bucket) -> tuple[str, str, str]:
+    return vae.space.revision, str(bucket), vae.device
+
+
+def _limit(vae: Vae, bucket: Bucket, config: EncodeConfig) -> int:
+    wanted = max(1, config.batch_frames // bucket.num_frames)
+    return min(wanted, _batch_limits.get(_key(vae, bucket), wanted))
+
+
+class Outbox:
+    """Latents on their way to rows: one copy to the host, then bytes and checksum, in a thread where asked for."""
+
+    def __init__(self, config: EncodeConfig, fingerprint: str, background: bool) -> None:
+        self.config = config
+        self.fingerprint = fingerprint
+        self.pool = ThreadPoolExecutor(1) if background else None
+        self.futures: list[Future[list[dict[str, Any]]]] = []
+
+    def __enter__(self) -> Outbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.pool:
+            self.pool.shutdown(cancel_futures=True)
+
+    def put(self, clips: list[DecodedClip], latents: torch.Tensor, seconds: float) -> None:
+        """Take a batch; the copy is queued behind the encoder on the device, and nothing waits for it here."""
+        wait = None
+        if latents.is_cuda:
+            import torch
+
+            host = torch.empty(latents.shape, dtype=latents.dtype, pin_memory=True)
+            host.copy_(latents, non_blocking=True)
+            wait = torch.cuda.Event()
+            wait.record()
+            latents = host
+        facts = [(c.row, c.fit, c.start_seconds) for c in clips]  # the frames themselves are let go
+        if self.pool:
+            self.futures.append(self.pool.submit(self._rows, facts, latents, wait))
+        else:
+            done: Future[list[dict[str, Any]]] = Future()
+            done.set_result(self._rows(facts, latents, wait))
+            self.futures.append(done)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows; waits for what is on its way."""
+        return [row for future in self.futures for row in future.result()]
+
+    def _rows(self, facts: list[tuple[Row, Fit, float]], latents: torch.Tensor, wait: Any) -> list[dict[str, Any]]:
+        if wait is not None:
+            wait.synchronize()
+        return [self._row(row, fit, at, latent_bytes(latent)) for (row, fit, at), latent in zip(facts, latents)]
+
+    def _row(self, row: Row, fit: Fit, start_seconds: float, data: bytes) -> dict[str, Any]:
+        geometry = {"bucket": str(fit.bucket), "crop": list(fit.crop_xywh)}
+        rate = self.config.rate
+        return {
+            "latent_id": ids.latent_id(row["clip_id"], rate, geometry, self.fingerprint),
+            "clip_id": row["clip_id"],
+            "fps": float(rate) if rate else row.get("fps"),
+            "start_seconds": start_seconds,
+            "crop": list(fit.crop_xywh),
+            "frames_dropped": fit.frames_dropped,
+            "scale": fit.scale,
+            "cropped_fraction": fit.cropped_fraction,
+            "latent_crc32": zlib.crc32(data),
+            "latent": data,
+        }
+
+
+def kept(clip: DecodedClip, bucket: Bucket, seconds: float) -> Outcome:
+    """Outcome of an encoded clip: decoding and its share of the batch."""
+    return Outcome(id=clip.row["clip_id"], item=str(bucket), status="kept", seconds=clip.seconds + seconds)
+
+
+def latent_bytes(latent: torch.Tensor) -> bytes:
+    """Raw bytes, C order, little endian."""
+    import torch
+
+    return latent.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def to_table(spec: TableSpec, rows: Sequence[Row]) -> pa.Table:
+    """Arrow table of a spec's columns but provenance."""
+    fields = [c.field() for c in spec.columns if c.name not in ("fingerprint", "unit_id")]
+    return pa.table({f.name: pa.array([r.get(f.name) for r in rows], f.type) for f in fields}, schema=pa.schema(fields))

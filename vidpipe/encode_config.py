@@ -10,6 +10,7 @@ from schemas.buckets import Bucket, BucketSet, parse_buckets
 from schemas.errors import UserError
 from schemas.latent_spaces import LatentSpace
 from vidpipe.bucketing import Limits, resolution_groups
+from vidpipe.media.config import DecodeConfig
 
 NATIVE = "native"
 
@@ -32,6 +33,8 @@ class EncodeConfig:
         letterbox: crop black bars off, by the letterbox scorer's columns.
         stills_from_video: let a moving clip go to a bucket of one frame.
         conditioning: names of conditioners (`vidpipe.conditioners`) whose columns are stored beside the latent.
+        max_damaged: greatest share of a latent's frames that may be damaged.
+        decode: rules of decoding.
         batch_frames: frames in one call of the VAE, over clips; halved when memory runs out. No effect on a latent's
             meaning, and not in the fingerprint.
     """
@@ -51,6 +54,8 @@ class EncodeConfig:
     letterbox: bool = True
     stills_from_video: bool = False
     conditioning: tuple[str, ...] = ()
+    max_damaged: float = 0.0
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
     batch_frames: int = 324
 
     def __post_init__(self) -> None:
@@ -63,7 +68,7 @@ class EncodeConfig:
             raise UserError(f"encode.patch: expected three whole numbers such as [1, 2, 2], found {list(self.patch)}")
         if self.max_upscale <= 0:
             raise UserError(f"encode.max_upscale must be above 0, found {self.max_upscale}")
-        for name in ("max_cropped", "max_dropped"):
+        for name in ("max_cropped", "max_dropped", "max_damaged"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"encode.{name} must be in [0, 1], found {getattr(self, name)}")
         if self.batch_frames < 1:
@@ -105,6 +110,8 @@ class EncodeConfig:
             "resize": RESIZE_RULE,
             "fps_rule": FPS_RULE,
             "fps": self.fps_text,
+            "hdr": self.decode.hdr,
+            "interlaced": self.decode.interlaced,
             "conditioning": sorted(self.conditioning),
         }
 
