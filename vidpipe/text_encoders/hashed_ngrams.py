@@ -57,7 +57,9 @@ class HashedNgrams(TextEncoder):
         found = []
         for text in texts:
             words = _WORD.findall(text.lower())[: self.max_words] or [""]
-            rows = [word_vector(word, self.dim) + POSITION_WEIGHT * _position(i, self.dim) for i, word in enumerate(words)]
+            rows = [
+                word_vector(word, self.dim) + POSITION_WEIGHT * _position(i, self.dim) for i, word in enumerate(words)
+            ]
             matrix = np.stack(rows)
             matrix /= np.linalg.norm(matrix, axis=1, keepdims=True) / np.sqrt(self.dim)  # elements of variance 1
             found.append(torch.from_numpy(matrix.astype(np.float32)).to(torch.bfloat16))
