@@ -36,7 +36,9 @@ CAPTIONERS: dict[str, str] = {
     "sidecar": "vidpipe.captioners.sidecar:Sidecar",
 }
 
-DECODERS: dict[str, str] = {}
+DECODERS: dict[str, str] = {
+    "pyav": "vidpipe.media.pyav:PyAvReader",
+}
 
 
 def load_shot_detector(name: str) -> Any:

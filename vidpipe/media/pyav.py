@@ -1,0 +1,255 @@
+"""The PyAV back end: FFmpeg's decoders on the CPU, with damage seen and every time exact.
+
+Random access starts at an entry that the bitstream itself proves (`entry`), never at what a container's flag says. It
+is used only in files whose times are all present and distinct; in others, and where a frame that was asked for is
+missing or damaged after a seek, the stream is decoded from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from vidpipe.media.config import DecodeConfig
+from vidpipe.media.container import choose_stream, open_container
+from vidpipe.media.convert import Converter
+from vidpipe.media.decode import ClipFrames, FrameBatch, check_pts, scan_size
+from vidpipe.media.errors import MediaError
+from vidpipe.media.facts import VideoFacts
+from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig
+from vidpipe.media.passes import Damage, Decoded, bytes_of, prepare, run
+from vidpipe.media.reference import ClipReference
+
+MAX_FRAME_SECONDS = 60
+"""A frame is on screen at most this long: a gap in a stream is not a shot of one picture."""
+BATCH_BYTES = 96 << 20
+"""Frames of a pass that are held at once."""
+FORWARD_SECONDS = 4
+"""A clip that starts this little after where decoding stands is reached by decoding on, not by a seek."""
+
+
+class PyAvReader:
+    """See `decode.VideoReader`. Frames are on the CPU; `device` only says where `frames` puts them."""
+
+    decoder_name = "pyav"
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        facts: VideoFacts,
+        device: str = "cpu",
+        config: DecodeConfig,
+        storage: StorageConfig = DEFAULT_STORAGE,
+    ) -> None:
+        self.facts = facts
+        self._uri, self._device, self._config, self._storage = uri, device, config, storage
+        self._hdr = facts.color_transfer if facts.hdr else None
+        self._converter: Converter | None = None
+        self._run: _Run | None = None
+        self._cached: tuple[tuple[int, int], list[Decoded]] | None = None
+
+    def __enter__(self) -> PyAvReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._close_run()
+        self._cached = None
+
+    def _close_run(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def scan(
+        self, *, size_hw: tuple[int, int] | None = None, max_short_side: int | None = None, batch_size: int = 32
+    ) -> Iterator[FrameBatch]:
+        """See `decode.VideoReader.scan`."""
+        geometry = self.facts.geometry
+        out_hw = scan_size(self.facts, size_hw, max_short_side)
+        stored_hw = geometry.before_rotation(out_hw)
+        converter = Converter(stored_hw, self._hdr, self.facts.color_primaries)
+        batch_size = max(1, min(batch_size, BATCH_BYTES // (3 * stored_hw[0] * stored_hw[1])))
+        with _Run(self._uri, self.facts, self._config, self._storage) as run_:
+            batcher = _Batcher(self.facts, batch_size, stored_hw)
+            found = False
+            for decoded in run_.frames:
+                found = True
+                ready = batcher.add(decoded, converter)
+                if ready is not None:
+                    yield ready
+            if not found:
+                raise MediaError("no_frames", f"{self._uri}: the decoder gave no frame")
+            yield from batcher.finish()
+
+    def frame_pts(self, clip: ClipReference) -> np.ndarray:
+        """See `decode.VideoReader.frame_pts`. The frames are kept for `frames` while they fit `cache_bytes`."""
+        kept: list[Decoded] | None = []
+        times, total = [], 0
+        for decoded in self._span(clip):
+            times.append(decoded.time)
+            total += bytes_of(decoded.frame)
+            if kept is not None:
+                kept.append(decoded)
+            if total > self._config.cache_bytes:
+                kept = None
+        self._cached = None if kept is None else ((clip.start_pts, clip.end_pts), kept)
+        return np.asarray(times, dtype=np.int64)
+
+    def frames(
+        self,
+        clip: ClipReference,
+        pts: Sequence[int] | np.ndarray,
+        *,
+        size_hw: tuple[int, int] | None = None,
+        crop_xywh: Sequence[int] | None = None,
+    ) -> ClipFrames:
+        """See `decode.VideoReader.frames`."""
+        import torch
+
+        from vidpipe.media.resize import resize_crop
+
+        wanted = check_pts(clip, pts)
+        geometry = self.facts.geometry
+        converter = self._full_size()
+        unique, inverse = np.unique(wanted, return_inverse=True)
+        out: torch.Tensor | None = None
+        damaged = np.zeros(len(unique), dtype=bool)
+        stored = np.empty((1, *geometry.square_hw, 3), dtype=np.uint8)
+        for k, (decoded, exact) in enumerate(self._chosen(clip, unique)):
+            converter.to_rgb(decoded.frame, stored[0])
+            frame_TCHW = geometry.orient_torch(torch.from_numpy(stored).permute(0, 3, 1, 2))
+            if clip.crop_xywh is not None:
+                frame_TCHW = resize_crop(frame_TCHW, clip.crop_xywh, None)
+            frame_TCHW = resize_crop(frame_TCHW, crop_xywh, size_hw)
+            if out is None:
+                out = torch.empty((len(unique), *frame_TCHW.shape[1:]), dtype=torch.uint8)
+            out[k] = frame_TCHW[0]
+            damaged[k] = decoded.damaged or not exact
+        assert out is not None
+        if len(unique) < len(wanted):
+            out = out[torch.from_numpy(inverse)]
+        return ClipFrames(frames_TCHW=out.to(self._device), pts=wanted, damaged=damaged[inverse])
+
+    def _full_size(self) -> Converter:
+        if self._converter is None:
+            self._converter = Converter(self.facts.geometry.square_hw, self._hdr, self.facts.color_primaries)
+        return self._converter
+
+    def _chosen(self, clip: ClipReference, wanted: np.ndarray) -> Iterator[tuple[Decoded, bool]]:
+        """For each wanted time, ascending and distinct, the frame on screen then, and whether it is that time's own."""
+        cached = self._cached
+        frames = cached[1] if cached and cached[0] == (clip.start_pts, clip.end_pts) else self._span(clip, wanted)
+        shown: Decoded | None = None
+        k = 0
+        for decoded in frames:
+            while k < len(wanted) and decoded.time > wanted[k]:
+                yield shown or decoded, False
+                k += 1
+            shown = decoded
+            if k < len(wanted) and decoded.time == wanted[k]:
+                yield decoded, True
+                k += 1
+            if k == len(wanted):
+                return
+        if shown is None:
+            raise MediaError("no_frames", f"{self._uri}, {clip.start_seconds:.3f}-{clip.end_seconds:.3f} s: no frame")
+        for _ in range(k, len(wanted)):
+            yield shown, False
+
+    def _span(self, clip: ClipReference, wanted: np.ndarray | None = None) -> Iterator[Decoded]:
+        """Frames of a clip's span, from an entry where that is exact, else from the start of the stream."""
+        run_ = self._standing_before(clip)
+        for decoded in run_.until(clip.end_pts):
+            if decoded.time >= clip.start_pts:
+                yield decoded
+
+    def _standing_before(self, clip: ClipReference) -> _Run:
+        run_ = self._run
+        if run_ is not None and run_.time < clip.start_pts:
+            return run_
+        self._close_run()
+        self._run = _Run(self._uri, self.facts, self._config, self._storage)
+        return self._run
+
+
+class _Run:
+    """A decoding pass that can be continued: `time` is that of the last frame given."""
+
+    def __init__(self, uri: str, facts: VideoFacts, config: DecodeConfig, storage: StorageConfig) -> None:
+        self._stack = ExitStack()
+        container = self._stack.enter_context(open_container(uri, storage))
+        stream = choose_stream(container, uri, facts.stream_index)
+        prepare(stream, config)
+        self.damage = Damage()
+        self.frames = run(container, stream, facts, config, self.damage)
+        self.time = -(1 << 62)
+        self._ahead: Decoded | None = None
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.frames = iter(())
+        self._stack.close()
+
+    def until(self, end: int) -> Iterator[Decoded]:
+        """Frames before `end`; the first at or after it is kept for the next call."""
+        while True:
+            decoded, self._ahead = self._ahead or next(self.frames, None), None
+            if decoded is None:
+                return
+            if decoded.time >= end:
+                self._ahead = decoded
+                return
+            self.time = decoded.time
+            yield decoded
+
+
+class _Batcher:
+    """Gathers frames of a pass; holds the last back until the next one tells its duration."""
+
+    def __init__(self, facts: VideoFacts, size: int, stored_hw: tuple[int, int]) -> None:
+        self._facts, self._size, self._shape = facts, size, (size, *stored_hw, 3)
+        self._longest = max(1, int(MAX_FRAME_SECONDS / facts.time_base))
+        self._own = 1
+        self._start()
+
+    def _start(self) -> None:
+        self._pixels = np.empty(self._shape, dtype=np.uint8)
+        self._times: list[int] = []
+        self._damaged: list[bool] = []
+
+    def add(self, decoded: Decoded, converter: Converter) -> FrameBatch | None:
+        """Take a frame; returns the batch before it when that is full."""
+        ready = None
+        if len(self._times) == self._size:
+            ready = self._batch(decoded.time)
+            self._start()
+        converter.to_rgb(decoded.frame, self._pixels[len(self._times)])
+        self._times.append(decoded.time)
+        self._damaged.append(decoded.damaged)
+        self._own = decoded.frame.duration or 0
+        return ready
+
+    def _batch(self, next_time: int) -> FrameBatch:
+        times = np.asarray(self._times, dtype=np.int64)
+        durations = np.minimum(np.diff(times, append=next_time), self._longest)
+        return FrameBatch(
+            frames_THWC=self._facts.geometry.orient(self._pixels[: len(times)]),
+            pts=times,
+            durations=durations,
+            damaged=np.asarray(self._damaged, dtype=bool),
+        )
+
+    def finish(self) -> Iterator[FrameBatch]:
+        """The last batch; the last frame lasts as long as it says, else as long as the one before."""
+        if self._times:
+            last = self._times[-1]
+            before = last - self._times[-2] if len(self._times) > 1 else 1
+            yield self._batch(last + (self._own or before))

@@ -1,0 +1,52 @@
+"""A clip is a reference, not a file: a span of a stream in exact stream units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from schemas.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipReference:
+    """A span of one video stream.
+
+    Attributes:
+        uri: path, URI, or `archive.tar::member`.
+        stream_index: the stream in its container.
+        start_pts: first frame's pts, inclusive, in units of `time_base`.
+        end_pts: exclusive.
+        time_base: seconds a unit.
+        crop_xywh: x, y, width, height in displayed pixels, if a user gave one.
+    """
+
+    uri: str
+    stream_index: int
+    start_pts: int
+    end_pts: int
+    time_base: Fraction
+    crop_xywh: tuple[int, int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.end_pts <= self.start_pts:
+            raise UserError(f"clip of {self.uri}: end_pts {self.end_pts} must be after start_pts {self.start_pts}")
+        if self.time_base <= 0:
+            raise UserError(f"clip of {self.uri}: time base {self.time_base} must be positive")
+        if self.crop_xywh is not None and (min(self.crop_xywh) < 0 or min(self.crop_xywh[2:]) < 1):
+            raise UserError(f"clip of {self.uri}: crop {self.crop_xywh} must be x, y >= 0 and width, height >= 1")
+
+    @property
+    def start_seconds(self) -> float:
+        """start_pts in seconds."""
+        return float(self.start_pts * self.time_base)
+
+    @property
+    def end_seconds(self) -> float:
+        """end_pts in seconds."""
+        return float(self.end_pts * self.time_base)
+
+    @property
+    def duration_seconds(self) -> float:
+        """Length of the span in seconds."""
+        return float((self.end_pts - self.start_pts) * self.time_base)

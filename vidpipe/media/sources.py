@@ -1,0 +1,335 @@
+"""What there is to ingest: paths, globs, list files, object-store prefixes, tar archives and clip tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from schemas.errors import UserError, nearest
+from vidpipe.media.files import (
+    DEFAULT_STORAGE,
+    MEMBER,
+    StorageConfig,
+    is_archive,
+    open_bytes,
+    protocol_of,
+    read_members,
+)
+
+Kind = Literal["video", "image", "sidecar", "clip_table", "archive", "other"]
+
+IMAGES = frozenset(("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "avif", "heic", "jxl"))
+TEXTS = frozenset(("txt", "json", "jsonl"))
+TABLES = frozenset(("csv", "parquet", "tsv"))
+_VIDEOS = """
+    3g2 3gp asf avi divx dv f4v flv gif ivf m1v m2ts m2v m4v mjpeg mkv mov mp4 mpe mpeg mpg mts mxf ogm ogv ps qt
+    rm rmvb ts vob webm wmv y4m 264 265 h264 h265 hevc obu
+"""
+VIDEOS = frozenset(_VIDEOS.split())
+LIST_SUFFIXES = (".txt", ".jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """A regular file, object or archive member.
+
+    Attributes:
+        uri: path or URI, or `archive.tar::member`; unique in a listing.
+        size_bytes: its length; -1 where a store does not say.
+        etag: changes when the content does: the store's etag, or size and mtime.
+        kind_hint: what its name suggests; probing decides.
+    """
+
+    uri: str
+    size_bytes: int
+    etag: str
+    kind_hint: Kind
+
+
+def kind_hint(name: str) -> Kind:
+    """What a file name's suffix suggests."""
+    suffix = PurePosixPath(name).suffix.lower().removeprefix(".")
+    archives = frozenset(("tar",))
+    groups: tuple[tuple[frozenset[str], Kind], ...] = (
+        (VIDEOS, "video"), (IMAGES, "image"), (TEXTS, "sidecar"), (TABLES, "clip_table"), (archives, "archive"),
+    )  # fmt: skip
+    return next((kind for group, kind in groups if suffix in group), "other")
+
+
+def list_sources(source: str, recursive: bool = True, storage: StorageConfig = DEFAULT_STORAGE) -> Iterator[SourceFile]:
+    """List regular files in one order, the same on each call: sorted by URI (a list file keeps its own order).
+
+    Args:
+        source: a folder or file, a glob (`*`, `?`, `[`, `**`), a list file (`.txt`: a line each, `#` starts a comment;
+            `.jsonl`: an object each with `uri`), an object-store prefix or object, or a `.tar` (its members).
+        recursive: descend into folders. Links to folders are not followed, so that a loop cannot catch us.
+    Raises:
+        UserError: nothing is there, or a list file is malformed.
+    """
+    if protocol_of(source) is not None:
+        yield from _expand(_remote(source, recursive, storage), storage)
+        return
+    path = source.removeprefix("file://")
+    if Path(path).is_dir():
+        yield from _expand(_walk(path, recursive), storage)
+    elif Path(path).is_file():
+        if path.lower().endswith(LIST_SUFFIXES):
+            yield from _from_list(path, recursive, storage)
+        else:
+            yield from _expand(_local(path), storage)
+    elif any(c in path for c in "*?["):
+        yield from _expand(_glob(path, recursive), storage)
+    else:
+        raise UserError(f"source {source!r}: no such file or folder")
+
+
+def _expand(files: Iterable[SourceFile], storage: StorageConfig) -> Iterator[SourceFile]:
+    for file in files:
+        yield file
+        if file.kind_hint == "archive":
+            yield from list_members(file, storage)
+
+
+def list_members(archive: SourceFile, storage: StorageConfig = DEFAULT_STORAGE) -> list[SourceFile]:
+    """Regular members of a tar, sorted; none where it is not a readable tar (the archive's own row says so)."""
+    import tarfile
+
+    with open_bytes(archive.uri, storage) as file:
+        try:
+            members = read_members(file)
+        except tarfile.TarError:
+            return []
+    return [
+        SourceFile(
+            uri=f"{archive.uri}{MEMBER}{name}",
+            size_bytes=size,
+            etag=f"{archive.etag}@{start}",
+            kind_hint=kind_hint(name),
+        )
+        for name, (start, size) in sorted(members.items())
+    ]
+
+
+def _local(path: str) -> Iterator[SourceFile]:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return  # gone since it was listed, or a dangling link
+    if stat.S_ISREG(status.st_mode):
+        etag = f"{status.st_size}-{status.st_mtime_ns}"
+        yield SourceFile(uri=path, size_bytes=status.st_size, etag=etag, kind_hint=kind_hint(path))
+
+
+def _walk(folder: str, recursive: bool) -> Iterator[SourceFile]:
+    """Depth first, entries sorted so that full paths come out sorted by their parts."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda e: e.name)
+    except PermissionError as error:
+        raise UserError(f"source {folder!r}: {error.strerror}") from None
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if recursive:
+                yield from _walk(entry.path, recursive)
+        else:
+            yield from _local(entry.path)
+
+
+def _glob(pattern: str, recursive: bool) -> Iterator[SourceFile]:
+    import glob
+
+    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - a pattern may be absolute
+    if not found:
+        raise UserError(f"source {pattern!r}: nothing matches")
+    seen: set[str] = set()
+    for path in found:
+        for file in _walk(path, recursive) if Path(path).is_dir() else _local(path):
+            if file.uri not in seen:
+                seen.add(file.uri)
+                yield file
+
+
+def _remote(source: str, recursive: bool, storage: StorageConfig) -> Iterator[SourceFile]:
+    import fsspec
+
+    protocol = protocol_of(source)
+    assert protocol is not None
+    filesystem, path = fsspec.core.url_to_fs(source, **storage.for_protocol(protocol))
+    try:
+        if any(c in path for c in "*?["):
+            found = filesystem.glob(path, detail=True)
+        elif filesystem.isfile(path):
+            found = {path: filesystem.info(path)}
+        else:
+            found = filesystem.find(path, maxdepth=None if recursive else 1, detail=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"source {source!r}: {error}") from None
+    files = {name: info for name, info in found.items() if info.get("type") == "file"}
+    if not files:
+        raise UserError(f"source {source!r}: nothing is there")
+    for name in sorted(files):
+        info = files[name]
+        size = -1 if info.get("size") is None else int(info["size"])
+        changed = info.get("mtime") or info.get("LastModified") or info.get("created") or ""
+        etag = str(info.get("ETag") or info.get("etag") or f"{size}-{changed}")
+        uri = name if "://" in name else f"{protocol}://{name.lstrip('/')}"
+        yield SourceFile(uri=uri, size_bytes=size, etag=etag.strip('"'), kind_hint=kind_hint(name))
+
+
+def _from_list(path: str, recursive: bool, storage: StorageConfig) -> Iterator[SourceFile]:
+    """Entries in the list's order; a relative path is relative to the list. An entry met twice is listed once."""
+    seen: set[str] = set()
+    for number, entry in _list_entries(path):
+        remote = protocol_of(entry) is not None or Path(entry).is_absolute()
+        target = entry if remote else str(Path(path).parent / entry)
+        if target.lower().endswith(LIST_SUFFIXES):
+            raise UserError(f"{path}:{number}: {entry!r} is itself a list or text file; name media files or folders")
+        try:
+            for file in list_sources(target, recursive, storage):
+                if file.uri not in seen:
+                    seen.add(file.uri)
+                    yield file
+        except UserError as error:
+            raise UserError(f"{path}:{number}: {error}") from None
+
+
+def _list_entries(path: str) -> Iterator[tuple[int, str]]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"list {path}: not UTF-8 text") from None
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or (text.startswith("#") and not path.lower().endswith(".jsonl")):
+            continue
+        if path.lower().endswith(".jsonl"):
+            record = _json_object(text, f"{path}:{number}")
+            uri = record.get("uri")
+            if not isinstance(uri, str):
+                raise UserError(f'{path}:{number}: expected an object with a string "uri", found {text[:80]}')
+            text = uri
+        yield number, text
+
+
+def _json_object(text: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: expected a JSON object, found {text[:80]}")
+    return record
+
+
+def find_sidecars(sources: Iterable[SourceFile]) -> dict[str, list[str]]:
+    """Text and JSON files beside a video or image with its stem (`clip.mp4`: `clip.txt`, `clip.mp4.json`).
+
+    Returns:
+        media URI to sidecar URIs, sorted; media without a sidecar is left out. `.jsonl` maps are not matched by name.
+    """
+    media: dict[tuple[str, str], list[str]] = {}
+    sidecars = []
+    for file in sources:
+        folder, name = _folder_and_name(file.uri)
+        if file.kind_hint in ("video", "image"):
+            for stem in (name, PurePosixPath(name).stem):
+                media.setdefault((folder, stem), []).append(file.uri)
+        elif file.kind_hint == "sidecar" and not name.lower().endswith(".jsonl"):
+            sidecars.append((folder, PurePosixPath(name).stem, file.uri))
+    found: dict[str, list[str]] = {}
+    for folder, stem, uri in sidecars:
+        for owner in media.get((folder, stem), ()):
+            found.setdefault(owner, []).append(uri)
+    return {uri: sorted(set(found[uri])) for uri in sorted(found)}
+
+
+def _folder_and_name(uri: str) -> tuple[str, str]:
+    head, separator, member = uri.partition(MEMBER)
+    base = member if separator and is_archive(head) else uri
+    folder, _, name = base.rpartition("/")
+    return (f"{head}{MEMBER}{folder}" if base is member else folder), name
+
+
+_CLIP_TABLE_COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("uri", pa.string()),
+    ("start_seconds", pa.float64()),
+    ("end_seconds", pa.float64()),
+    ("caption", pa.string()),
+]
+CLIP_TABLE_SCHEMA = pa.schema(_CLIP_TABLE_COLUMNS)
+_ALIASES = {
+    "uri": ("uri", "path", "video", "file"),
+    "start_seconds": ("start_seconds", "start"),
+    "end_seconds": ("end_seconds", "end"),
+    "caption": ("caption", "text"),
+}
+
+
+def read_clip_table(path: str) -> pa.Table:
+    """Read spans that somebody chose: CSV, TSV, Parquet or JSONL of uri, start, end (seconds) and, if given, caption.
+
+    Relative URIs are relative to the table. Columns may be called `start` and `end` too; further columns are ignored.
+
+    Returns:
+        CLIP_TABLE_SCHEMA, in the file's order; caption null where there is none.
+    Raises:
+        UserError: a column is missing, or a span is empty, negative or not a number; names the row.
+    """
+    columns = _read_columns(path)
+    names = {want: next((a for a in aliases if a in columns), None) for want, aliases in _ALIASES.items()}
+    for want in ("uri", "start_seconds", "end_seconds"):
+        if names[want] is None:
+            raise UserError(f"clip table {path}: no column {want!r}{nearest(want, columns)}")
+    rows = list(zip(*(columns[names[n] or ""] for n in ("uri", "start_seconds", "end_seconds"))))
+    captions = columns[names["caption"]] if names["caption"] else [None] * len(rows)
+    spans = [_span(path, number, *row) for number, row in enumerate(rows, 1)]
+    data = {
+        "uri": [uri for uri, _, _ in spans],
+        "start_seconds": [start for _, start, _ in spans],
+        "end_seconds": [end for _, _, end in spans],
+        "caption": [str(c) if c not in (None, "") else None for c in captions],
+    }
+    return pa.table(data, schema=CLIP_TABLE_SCHEMA)
+
+
+def _span(path: str, number: int, uri: Any, start: Any, end: Any) -> tuple[str, float, float]:
+    where = f"clip table {path}, row {number}"
+    if not isinstance(uri, str) or not uri:
+        raise UserError(f"{where}: uri must be a non-empty string, found {uri!r}")
+    try:
+        first, last = float(start), float(end)
+    except (TypeError, ValueError):
+        raise UserError(f"{where}: start and end must be seconds, found {start!r} and {end!r}") from None
+    if not 0 <= first < last < float("inf"):
+        raise UserError(f"{where}: expected 0 <= start < end, found {first:g} and {last:g}")
+    if protocol_of(uri) is None and not Path(uri.removeprefix("file://")).is_absolute() and protocol_of(path) is None:
+        uri = str(Path(path).parent / uri)
+    return uri, first, last
+
+
+def _read_columns(path: str) -> dict[str, list[Any]]:
+    suffix = PurePosixPath(path).suffix.lower()
+    with open_bytes(path) as file:
+        if suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            return pq.read_table(file).to_pydict()
+        text = file.read().decode("utf-8-sig", errors="replace")
+    if suffix in (".csv", ".tsv"):
+        reader = csv.DictReader(text.splitlines(), delimiter="\t" if suffix == ".tsv" else ",")
+        records: list[dict[str, Any]] = list(reader)
+        names = list(reader.fieldnames or [])
+    elif suffix == ".jsonl":
+        lines = [line for line in text.splitlines() if line.strip()]
+        records = [_json_object(line, f"clip table {path}, row {n}") for n, line in enumerate(lines, 1)]
+        names = sorted({key for record in records for key in record})
+    else:
+        raise UserError(f"clip table {path}: expected .csv, .tsv, .parquet or .jsonl")
+    return {name: [record.get(name) for record in records] for name in names}
