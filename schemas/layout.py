@@ -4,6 +4,8 @@ from __future__ import annotations
 
 BUCKET_KEY = b"vidpipe.bucket"
 TEXT_ENCODER_KEY = b"vidpipe.text_encoder"
+QUARANTINE = "quarantine.jsonl"
+"""File under the root: a JSON line a row whose payload cannot be trusted: table, version, row_id, key (hex), reason."""
 
 
 def table_uri(root: str, name: str) -> str:

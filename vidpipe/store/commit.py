@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.layout import outcomes_name
 from vidpipe.store import failpoints
+from vidpipe.store.compact import compact
 from vidpipe.store.create import KEY_KEY
 from vidpipe.store.fence import ALL_ROWS, RowKeys, fenced, units_present
 from vidpipe.store.lease import Lease
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 PROPERTY = "outcomes"
 _ATTEMPTS = 8
+_COMMITS_BETWEEN_MERGES = 32
 _OUTCOMES = outcomes_name("")
 _OUTCOME_KEY = ("id", "item", "fingerprint")
 _REMEMBERED_UNITS = 100_000
@@ -216,7 +218,24 @@ class Committer:
                 time.sleep(min(0.05 * 2**attempt, 5.0))
             else:
                 state.note(new)
+                self._merge_fragments(name, state)
                 return
+
+    def _merge_fragments(self, name: str, state: _TableState) -> None:
+        """Merge small fragments, every so many commits; a failure costs speed alone."""
+        state.num_commits += 1
+        if state.num_commits % _COMMITS_BETWEEN_MERGES:
+            return
+        table = self.dataset.table(name)
+        self.lease.check()
+        try:
+            merged = compact(table)
+        except OSError as error:
+            _LOG.warning("fragments of %s of %s not merged: %s", name, self.dataset.root, error)
+            state.forget()
+        else:
+            if merged:
+                state.note(table)
 
 
 def _commit_staged(table: lance.LanceDataset, staged: list[StagedOutcomes]) -> lance.LanceDataset:
@@ -244,6 +263,7 @@ class _TableState:
     def __init__(self) -> None:
         self._recent: OrderedDict[str, None] = OrderedDict()
         self._asked: list[str] = []
+        self.num_commits = 0
         self.forget()
 
     def forget(self) -> None:

@@ -120,10 +120,7 @@ class Lease:
 
     def _fence_all(self) -> None:
         """Make every commit fail that an earlier owner prepared before now."""
-        names = [
-            k.removeprefix(TABLE_PREFIX) for k in self.dataset.table(self.table).config() if k.startswith(TABLE_PREFIX)
-        ]
-        for name in [*sorted(names), self.table]:
+        for name in [*self.tables(), self.table]:
             fence(self.dataset, name)
             failpoints.reach("lease:fenced")
 
@@ -138,8 +135,7 @@ class Lease:
 
     def tables(self) -> list[str]:
         """Names of the tables that this stage has committed to, sorted; the outcomes are not among them."""
-        config = self.dataset.table(self.table).config()
-        return sorted(k.removeprefix(TABLE_PREFIX) for k in config if k.startswith(TABLE_PREFIX))
+        return registered(self.dataset, self.table)
 
     def check(self) -> None:
         """Raise LeaseLost unless this is still the owner by the newest record."""
@@ -159,6 +155,12 @@ class Lease:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def registered(dataset: Dataset, outcomes: str) -> list[str]:
+    """Names of the tables that an outcomes table's config says its stage commits to, sorted."""
+    config = dataset.table(outcomes).config()
+    return sorted(k.removeprefix(TABLE_PREFIX) for k in config if k.startswith(TABLE_PREFIX))
 
 
 def _record(table: lance.LanceDataset, values: dict[str, str | None]) -> bool:
