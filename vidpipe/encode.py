@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["EncodeConfig", "encode_clips", "latents_spec", "parse_fps", "table_metadata"]
 
 Row = Mapping[str, Any]
+GPU_BATCH_FRAMES = 324
 
 _batch_limits: dict[tuple[str, str, str], int] = {}
 """Greatest number of clips that fits, by VAE, bucket and device: learned from running out of memory."""
@@ -59,7 +60,7 @@ def encode_clips(
     fingerprint: str,
     decoder: str = "auto",
     threads: int | None = None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int], None] = lambda index: None,
 ) -> tuple[pa.Table, list[Outcome]]:
     """Encode clips of one bucket.
 
@@ -68,7 +69,7 @@ def encode_clips(
         vae: its device is where frames are wanted.
         fingerprint: of the encode stage, for the latent ids.
         threads: files decoded at once; None for 8 on a GPU and none (in turn with the VAE) on a CPU.
-        progress: told how many clips are done, after each.
+        progress: told the index of the clip that a hang or a crash is to be blamed on, as it changes.
     Returns:
         rows of `latents_spec(config)` without provenance, ordered by latent_id (a hash: so files are mixed, and
         the order is the same on every machine); and one outcome a clip, its item the bucket, in the order of `rows`.
@@ -86,12 +87,10 @@ def encode_clips(
     made: list[dict[str, Any]] = []
     outcomes: dict[bytes, Outcome] = {}
     with Outbox(config, fingerprint, background=how.threads > 0) as outbox:
-        for batch in batches(feed(rows, bucket, config, how), vae, bucket, config, outcomes):
-            progress(len(outcomes))
+        for batch in batches(feed(rows, bucket, config, how, progress), vae, bucket, config, outcomes):
             for part, latents, seconds in encode_batch(batch, vae, bucket, config, outcomes):
                 outbox.put(part, latents, seconds)
                 outcomes.update((c.row["clip_id"], kept(c, bucket, seconds)) for c in part)
-            progress(len(outcomes))
         made = outbox.rows()
     made.sort(key=lambda r: r["latent_id"])
     return to_table(latents_spec(config), made), [outcomes[r["clip_id"]] for r in rows]
@@ -170,7 +169,8 @@ def _key(vae: Vae, bucket: Bucket) -> tuple[str, str, str]:
 
 
 def _limit(vae: Vae, bucket: Bucket, config: EncodeConfig) -> int:
-    wanted = max(1, config.batch_frames // bucket.num_frames)
+    frames = config.batch_frames or (GPU_BATCH_FRAMES if vae.device.startswith("cuda") else 1)
+    wanted = max(1, frames // bucket.num_frames)
     return min(wanted, _batch_limits.get(_key(vae, bucket), wanted))
 
 

@@ -35,8 +35,8 @@ class EncodeConfig:
         conditioning: names of conditioners (`vidpipe.conditioners`) whose columns are stored beside the latent.
         max_damaged: greatest share of a latent's frames that may be damaged.
         decode: rules of decoding.
-        batch_frames: frames in one call of the VAE, over clips; halved when memory runs out. No effect on a latent's
-            meaning, and not in the fingerprint.
+        batch_frames: frames in one call of the VAE, over clips, halved when memory runs out; 0 for 324 on a GPU and one
+            clip on a CPU. No effect on a latent's meaning, and not in the fingerprint.
     """
 
     where: str = "true"
@@ -56,7 +56,7 @@ class EncodeConfig:
     conditioning: tuple[str, ...] = ()
     max_damaged: float = 0.0
     decode: DecodeConfig = field(default_factory=DecodeConfig)
-    batch_frames: int = 324
+    batch_frames: int = 0
 
     def __post_init__(self) -> None:
         parse_fps(self.fps)
@@ -71,8 +71,8 @@ class EncodeConfig:
         for name in ("max_cropped", "max_dropped", "max_damaged"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"encode.{name} must be in [0, 1], found {getattr(self, name)}")
-        if self.batch_frames < 1:
-            raise UserError(f"encode.batch_frames must be at least 1, found {self.batch_frames}")
+        if self.batch_frames < 0:
+            raise UserError(f"encode.batch_frames must be at least 0, found {self.batch_frames}")
 
     @property
     def rate(self) -> Fraction | None:

@@ -65,25 +65,64 @@ class FeedConfig:
 
 
 Fed = DecodedClip | Outcome
-Opener = Callable[..., Any]
 
 
-def feed(rows: Sequence[Row], bucket: Bucket, config: EncodeConfig, how: FeedConfig) -> Iterator[Fed]:
+class Watch:
+    """Which clip a hang or a crash is to be blamed on: the one that has been decoding longest.
+
+    Args:
+        progress: told the index of that clip among `rows`, whenever it changes.
+    """
+
+    def __init__(self, rows: Sequence[Row], progress: Callable[[int], None]) -> None:
+        self._index = {id(row): i for i, row in enumerate(rows)}
+        self._progress = progress
+        self._decoding: dict[int, None] = {}  # insertion order is age
+        self._lock = threading.Lock()
+
+    def start(self, row: Row) -> None:
+        """A thread begins with a clip."""
+        with self._lock:
+            self._decoding[self._index[id(row)]] = None
+            self._tell()
+
+    def end(self, row: Row) -> None:
+        """A clip is decoded, or given up."""
+        with self._lock:
+            self._decoding.pop(self._index[id(row)], None)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._decoding:
+            self._progress(next(iter(self._decoding)))
+
+
+def feed(
+    rows: Sequence[Row],
+    bucket: Bucket,
+    config: EncodeConfig,
+    how: FeedConfig,
+    progress: Callable[[int], None] = lambda index: None,
+) -> Iterator[Fed]:
     """Yield frames or an outcome for each clip, in any order.
 
     Args:
         rows: columns of the joined clip view, `uris` included.
+        progress: see `Watch`; called by one thread at a time.
     """
+    watch = Watch(rows, progress)
     ordered = sorted(rows, key=lambda r: (tuple(r["uris"]), r["stream_index"], r["start_pts"], r["end_pts"]))
     files = [list(group) for _, group in groupby(ordered, key=lambda r: (tuple(r["uris"]), r["stream_index"]))]
     if how.threads == 0:
         for clips in files:
-            yield from _decode_file(clips, bucket, config, how)
+            yield from _decode_file(clips, bucket, config, how, watch)
     else:
-        yield from _threaded(files, bucket, config, how)
+        yield from _threaded(files, bucket, config, how, watch)
 
 
-def _threaded(files: list[list[Row]], bucket: Bucket, config: EncodeConfig, how: FeedConfig) -> Iterator[Fed]:
+def _threaded(
+    files: list[list[Row]], bucket: Bucket, config: EncodeConfig, how: FeedConfig, watch: Watch
+) -> Iterator[Fed]:
     todo: queue.SimpleQueue[list[Row]] = queue.SimpleQueue()
     for clips in files:
         todo.put(clips)
@@ -106,7 +145,7 @@ def _threaded(files: list[list[Row]], bucket: Bucket, config: EncodeConfig, how:
                     clips = todo.get_nowait()
                 except queue.Empty:
                     break
-                for item in _decode_file(clips, bucket, config, how):
+                for item in _decode_file(clips, bucket, config, how, watch):
                     if not put(item):
                         return
         except BaseException as error:  # handed to the consumer, which raises it
@@ -133,19 +172,26 @@ def _threaded(files: list[list[Row]], bucket: Bucket, config: EncodeConfig, how:
             thread.join()
 
 
-def _decode_file(clips: list[Row], bucket: Bucket, config: EncodeConfig, how: FeedConfig) -> Iterator[Fed]:
+def _decode_file(
+    clips: list[Row], bucket: Bucket, config: EncodeConfig, how: FeedConfig, watch: Watch
+) -> Iterator[Fed]:
     """All clips of one file, in pts order, through one reader; the file's next location where one cannot be opened."""
     start = time.perf_counter()
+    watch.start(clips[0])
     try:
         reader = _open(clips[0], config, how)
     except MediaError as error:
+        watch.end(clips[0])
         seconds = (time.perf_counter() - start) / len(clips)
         for row in clips:
             yield failed(row, bucket, error.reason, f"{describe(row)}: {error}", seconds)
         return
     with reader:
         for row in clips:
-            yield decode_clip(reader, row, bucket, config)
+            watch.start(row)
+            item = decode_clip(reader, row, bucket, config)
+            watch.end(row)
+            yield item
 
 
 def _open(row: Row, config: EncodeConfig, how: FeedConfig) -> Any:
