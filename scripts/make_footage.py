@@ -168,7 +168,8 @@ def bars(folder: Path, seed: int, name: str, crop_xywh: tuple[int, int, int, int
 
 def changed(folder: Path, seed: int, kind: str, change: Callable[[np.ndarray], np.ndarray]) -> Video:
     """A plain scene made still, dark, blurred, ...: what a threshold should find."""
-    scene = scenes.camera(np.random.default_rng([seed, 3000]), LANDSCAPE, "blocks", "pans right")
+    texture = "pebbles" if kind == "blurred" else "blocks"
+    scene = scenes.camera(np.random.default_rng([seed, 3000]), LANDSCAPE, texture, "pans right")
     if kind == "still":
         first = scene.render(0)
         scene = Scene("a wall of blocks, and nothing moves", lambda t: first)
@@ -249,7 +250,7 @@ def jobs(folder: Path, *, num_plain: int, num_reels: int, seconds: float, seed: 
     """Everything to encode, the slow ones first."""
 
     def blur(picture: np.ndarray) -> np.ndarray:
-        return cv2.GaussianBlur(picture, (0, 0), 5)
+        return cv2.GaussianBlur(picture, (0, 0), 2.5)
 
     size = LANDSCAPE
     tests = [
