@@ -136,6 +136,7 @@ class Engine:
     ) -> None:
         self.dataset, self.config, self.executor, self.display = dataset, config, executor, display
         self.device, self.retry_failed = device, retry_failed
+        self._ensured: set[str] = set()
         self.accepted = accepted_fingerprints(dataset, known)
         self.writers = {name: s.name for s in known for name in (*s.tables(), layout.outcomes_name(s.name))}
         self.runs = {s.name: StageRun(stage=s, accepted=self.accepted[s.name], limit=limit) for s in stages}
@@ -168,8 +169,8 @@ class Engine:
         name = run.stage.name
         outcomes = layout.outcomes_name(name)
         self.dataset.ensure(outcomes, tables.OUTCOMES)
-        for table, (spec, metadata) in run.stage.tables().items():
-            self.dataset.ensure(table, spec, metadata)
+        if not run.stage.lazy_tables:
+            self._ensure(run.stage, list(run.stage.tables()))
         seconds = self.config.lease_seconds
         run.lease = Lease.acquire(
             self.dataset, name, LeaseConfig(lease_seconds=seconds, beat_seconds=min(5.0, seconds / 6))
@@ -178,6 +179,14 @@ class Engine:
         completed = reconcile(run.committer, run.stage.kept_rows())
         if completed:
             self.display.log(f"{name}: completed {completed} units that an earlier run was cut off in")
+
+    def _ensure(self, stage: Stage, names: Sequence[str]) -> None:
+        """Make tables that are not there yet."""
+        missing = [n for n in names if n not in self._ensured]
+        for name in missing:
+            spec, metadata = stage.tables()[name]
+            self.dataset.ensure(name, spec, metadata)
+            self._ensured.add(name)
 
     # -- one turn of the loop
 
@@ -317,6 +326,7 @@ class Engine:
 
     def _submit(self, run: StageRun, unit: Unit) -> None:
         config = self.config
+        self._ensure(run.stage, run.stage.tables_of(unit))
         context = Context(
             root=self.dataset.root,
             fingerprint=run.fingerprint,

@@ -7,12 +7,11 @@ no machine facts; those are in `[engine]`, which never changes a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from schemas import config
 from schemas.errors import UserError, nearest
 from vidpipe.analyze import AnalyzeConfig
-from vidpipe.encode import EncodeConfig
+from vidpipe.encode_config import EncodeConfig
 from vidpipe.sections import (
     CaptionConfig,
     EmbedConfig,
@@ -55,16 +54,3 @@ def load(path: str, overrides: tuple[str, ...] = ()) -> Recipe:
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe, every default written out."""
     return config.to_toml(config.to_mapping(recipe))
-
-
-def parse_fps(text: str) -> Fraction | None:
-    """`16`, `16000/1001`, or `native` (None)."""
-    if text == "native":
-        return None
-    try:
-        rate = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise UserError(f"fps {text!r}: expected a number, a fraction such as 30000/1001, or native") from None
-    if rate <= 0:
-        raise UserError(f"fps {text!r}: must be above 0")
-    return rate

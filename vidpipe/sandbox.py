@@ -169,8 +169,8 @@ def _answer(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 _SINK: BinaryIO | None = None
 
 
-def progress(row: int) -> None:
-    """Tell the parent that input row `row` is next; does nothing outside a sandbox's child."""
+def progress(row: int | None) -> None:
+    """Tell the parent that input row `row` is next, or (None) that work goes on; does nothing outside a child."""
     if _SINK is not None:
         _send(_SINK, pickle.dumps(("row", row)))
 

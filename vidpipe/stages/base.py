@@ -84,6 +84,7 @@ class Stage:
         barrier: wait until every upstream stage is complete before the first query.
         needs_gpu: ask the scheduler for one GPU where there are any.
         single_item: each row has one outcome, so that rows with one need not be looked at again.
+        lazy_tables: tables are made when the first unit needs them, since most may never be.
         replaces_table: a table stage: each result replaces all rows of its table.
         where: selection expression.
     """
@@ -95,6 +96,7 @@ class Stage:
     barrier: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
     single_item: ClassVar[bool] = True
+    lazy_tables: ClassVar[bool] = False
     replaces_table: ClassVar[bool] = False
     where: str = "true"
 
@@ -109,6 +111,10 @@ class Stage:
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         """Tables that this stage alone appends to, with their metadata."""
         raise NotImplementedError
+
+    def tables_of(self, unit: Unit) -> Sequence[str]:
+        """Tables that a unit may write to."""
+        return list(self.tables())
 
     def kept_rows(self) -> dict[str, KeptRows]:
         """For each table, how its rows tell which input rows were kept, should a crash cut off their outcomes."""

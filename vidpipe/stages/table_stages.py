@@ -59,7 +59,7 @@ class TableStage(Stage):
             return
         source = self.source(view)
         for row in rows:
-            table = self.compute(view.con.sql(source).to_arrow_table())
+            table = self.compute(view.table(source))
             yield Result(
                 rows={self.table_name: table},
                 outcomes=[Outcome(id=row["id"], status="kept", message=f"{row['num_rows']} rows read")],

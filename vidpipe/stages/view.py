@@ -64,21 +64,27 @@ class View:
         for name, table in self._tables.items():
             con.register(f"lance/{name}", table)
 
+    def _cursor(self) -> Any:
+        cursor = self.con.cursor()  # a connection holds one unfinished result
+        self._register(cursor)
+        return cursor
+
     def has(self, name: str) -> bool:
         """Whether a table exists (it may be empty)."""
         return name in self.columns
 
     def rows(self, sql: str) -> Iterator[dict[str, Any]]:
         """Stream a query's rows as dicts, a bounded number at a time."""
-        cursor = self.con.cursor()
-        self._register(cursor)
-        reader = cursor.sql(sql).to_arrow_reader(BATCH_ROWS)
-        for batch in reader:
+        for batch in self._cursor().sql(sql).to_arrow_reader(BATCH_ROWS):
             yield from batch.to_pylist()
+
+    def table(self, sql: str) -> Any:
+        """A query's rows as one Arrow table."""
+        return self._cursor().sql(sql).to_arrow_table()
 
     def value(self, sql: str) -> Any:
         """First value of the first row."""
-        return self.con.execute(sql).fetchone()[0]
+        return self._cursor().execute(sql).fetchall()[0][0]
 
     def use_outcomes(self, stage: str, retried_reasons: Sequence[str] = ()) -> None:
         """Define `done` (id, items) and `ruled` (id, hash): rejected by an expression, asked again when they pass.
