@@ -260,8 +260,9 @@ class Engine:
         if candidates is not None:
             self._check_expression(view, candidates, stage)
             passing = view.passing_sql(candidates, stage.where, stage.single_item)
-            count = view.value(f"SELECT count(*) FROM ({passing})")
-            run.total = sum(run.counts.values()) + count
+            if stage.single_item:
+                count = view.value(f"SELECT count(*) FROM ({passing})")
+                run.total = sum(run.counts.values()) + count
             rows = self._wanted(run, view.rows(passing), busy)
             if stage.where != expressions.ALL:
                 parts.append(self._rejections(run, view, candidates, busy))

@@ -77,3 +77,44 @@ class InlineExecutor:
 
     def close(self, cancel: bool = False) -> None:
         """Nothing is left running."""
+
+
+class LazyExecutor:
+    """Starts another executor when the first task comes: a run with nothing to do costs no cluster.
+
+    Args:
+        start: makes the executor.
+        slots: tasks at once, until it has started.
+    """
+
+    def __init__(self, start: Callable[[], Executor], slots: int) -> None:
+        self._start, self._slots = start, slots
+        self._inner: Executor | None = None
+
+    def connect(self) -> Executor:
+        """Start now, if not yet."""
+        if self._inner is None:
+            self._inner = self._start()
+        return self._inner
+
+    def slots(self) -> int:
+        return self._inner.slots() if self._inner else self._slots
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        deadline_seconds: float,
+        row_deadline_seconds: float,
+        gpu: bool = False,
+    ) -> Ticket:
+        return self.connect().submit(
+            function, *args, deadline_seconds=deadline_seconds, row_deadline_seconds=row_deadline_seconds, gpu=gpu
+        )
+
+    def wait(self, timeout_seconds: float) -> list[Done]:
+        return self._inner.wait(timeout_seconds) if self._inner else []
+
+    def close(self, cancel: bool = False) -> None:
+        if self._inner is not None:
+            self._inner.close(cancel)

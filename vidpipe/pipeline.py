@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from schemas.errors import UserError, nearest
 from vidpipe import recipe as recipes
 from vidpipe.engine import Display, Engine, dry_run
-from vidpipe.executor import Executor, InlineExecutor
+from vidpipe.executor import Executor, InlineExecutor, LazyExecutor
 from vidpipe.recipe import Recipe
 from vidpipe.redo import adopt, check_redo, fingerprints
 from vidpipe.stages.analyze import Analyze, read_spans
@@ -184,10 +184,16 @@ def _executor(recipe: Recipe, options: RunOptions, device: str) -> Iterator[Exec
     if options.scheduler == "sync":
         yield InlineExecutor()
         return
-    from vidpipe.graph import DaskExecutor
-
     workers = options.workers or recipe.engine.workers or os.cpu_count() or 1
-    executor = DaskExecutor(options.scheduler, workers, gpus=device == "cuda")
+
+    def start() -> Executor:
+        from vidpipe.graph import DaskExecutor
+
+        return DaskExecutor(options.scheduler, workers, gpus=device == "cuda")
+
+    executor = LazyExecutor(start, workers)
+    if options.scheduler:
+        executor.connect()  # a wrong address is told at once
     try:
         yield executor
     except BaseException:
