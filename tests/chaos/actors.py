@@ -167,7 +167,8 @@ class Writers:
             env = {**os.environ, "VIDPIPE_FAILPOINT": self.failpoint}
             self.failpoint = ""
             command = [sys.executable, __file__, "write", self.args.root, "--unit", unit]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+            pipes: dict = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+            process = subprocess.Popen(command, **pipes, stderr=subprocess.DEVNULL, env=env, text=True)
             try:
                 answer, _ = process.communicate(json.dumps(numbers.tolist()), timeout=self.args.writer_seconds)
             except subprocess.TimeoutExpired:
@@ -241,7 +242,7 @@ def main() -> int:
     parser.add_argument("--max-batches", type=int)
     parser.add_argument("--expression", default="e1")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lease-seconds", type=float, default=1.6)
+    parser.add_argument("--lease-seconds", type=float, default=2.4)
     parser.add_argument("--processes", action="store_true", help="a process a unit writes the fragments")
     parser.add_argument("--writer-failpoint", default="", help="for the first of those processes")
     parser.add_argument("--writer-seconds", type=float, default=10.0)

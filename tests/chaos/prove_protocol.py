@@ -1,6 +1,6 @@
 """Kill and pause writers and coordinators at every step of the commit protocol, and check every row afterwards.
 
-    python tests/chaos/prove_protocol.py [--rows 1000000] [--s3-rows 8000] [--only PATTERN]
+    python tests/chaos/prove_protocol.py [--rows 1048576] [--s3-rows 8000] [--only PATTERN]
 
 Prints one JSON line a case and exits with 1 if any failed. Cases, on a local folder and on an S3 server (moto):
 
@@ -88,7 +88,7 @@ class World:
     rows: int
     unit_rows: int
     batch_units: int = 4
-    lease_seconds: float = 1.6
+    lease_seconds: float = 2.4
     processes: list[subprocess.Popen] = field(default_factory=list)
 
     def start(self, *extra: object, failpoint: str = "", what: str = "coordinate") -> subprocess.Popen:
@@ -399,7 +399,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=1 << 20)
     parser.add_argument("--s3-rows", type=int, default=8_000)
     parser.add_argument("--only", default="*", help="STORAGE/CASE pattern, such as 's3/*'")
     args = parser.parse_args()

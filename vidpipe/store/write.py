@@ -47,7 +47,7 @@ def write_to(target: lance.LanceDataset, table: pa.Table, where: str) -> list[st
 
 
 def written_rows(dataset: Dataset, name: str, fragments: Iterable[str], columns: Sequence[str]) -> pa.Table:
-    """Read columns of fragments that are written and not (yet) part of the table."""
+    """Read columns of fragments that are written and not (yet) part of their table, which has no blob column."""
     from lance.file import LanceFileReader
 
     tables = []

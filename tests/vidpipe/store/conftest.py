@@ -74,3 +74,21 @@ def dataset(tmp_path) -> Dataset:
     made = Dataset(tmp_path / "data").create()
     made.ensure(TABLE, LATENTS, Rows.metadata)
     return made
+
+
+@pytest.fixture(scope="session")
+def s3_environment():
+    from tests.chaos.s3_server import s3_server
+
+    with s3_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def s3_root(s3_environment, monkeypatch, request) -> str:
+    """A place of its own on an S3 server on loopback, with the environment that leads there."""
+    from tests.chaos.s3_server import BUCKET
+
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}"

@@ -10,7 +10,7 @@ from schemas.layout import outcomes_name
 from vidpipe.store import failpoints
 from vidpipe.store.commit import Committer, StagedUnit
 from vidpipe.store.fence import fence
-from vidpipe.store.lease import Lease, LeaseConfig, LeaseHeld, LeaseLost
+from vidpipe.store.lease import Lease, LeaseConfig, LeaseLost
 from vidpipe.store.reconcile import KeptRows, reconcile
 from vidpipe.store.write import write_fragments
 
@@ -188,11 +188,6 @@ def test_a_unit_needs_an_id_and_outcomes(dataset, rows):
         StagedUnit(unit_id="", rows={OUTCOMES_NAME: rows.outcomes("", [1])})
     with pytest.raises(ValueError, match="has no outcomes"):
         StagedUnit(unit_id="a", rows={rows.table: rows.latents("a", [1])})
-
-
-def test_a_second_coordinator_is_told(dataset, committer):
-    with pytest.raises(LeaseHeld, match="stage encode"):
-        Lease.acquire(dataset, STAGE, LeaseConfig(lease_seconds=20, beat_seconds=0.1))
 
 
 def test_a_coordinator_that_lost_its_lease_commits_nothing(dataset, rows):
