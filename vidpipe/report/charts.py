@@ -10,7 +10,9 @@ from vidpipe.report.snapshot import Snapshot
 
 NUM_BINS = 36
 _WIDTH, _HEIGHT, _BASE = 260, 92, 14
-_COMPARISON = re.compile(r"\s*(\w+)\s*(?:<=|>=|<|>|=)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
+_COMPARISON = re.compile(
+    r"\s*(?:coalesce\(\s*(\w+)\s*,[^()]*\)|(\w+))\s*(?:<=|>=|<|>|=)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ def thresholds(rules: Sequence[str]) -> dict[str, list[float]]:
     for rule in rules:
         match = _COMPARISON.fullmatch(rule)
         if match:
-            found.setdefault(match[1], []).append(float(match[2]))
+            found.setdefault(match[1] or match[2], []).append(float(match[3]))
     return found
 
 

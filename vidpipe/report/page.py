@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import html
 import importlib.resources
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,11 @@ def render(dataset: Dataset) -> str:
 def escape(value: Any) -> str:
     """Text as HTML."""
     return html.escape(str(value))
+
+
+def shortened(text: str, limit: int = 110) -> str:
+    """The first clause of a column's meaning, in at most `limit` characters."""
+    return textwrap.shorten(re.split(r"[;:] ", text)[0], limit, placeholder=" …")
 
 
 def section(title: str, *parts: str) -> str:
@@ -212,9 +219,7 @@ def _refusals(snapshot: Snapshot, found: dict[str, Any]) -> str:
 def _refusal(snapshot: Snapshot, stage: str, reason: dict[str, Any], total: int) -> str:
     outcomes = f'"now/{layout.outcomes_name(stage)}"'
     key = [reason["reason"], reason["rule"]]
-    what = (
-        f"not <code>{escape(reason['rule'])}</code>" if reason["rule"] else f"<code>{escape(reason['reason'])}</code>"
-    )
+    what = f"<code>{escape(reason['rule'] or reason['reason'])}</code>" + (" is false:" if reason["rule"] else ":")
     share = f'<span class="soft">{reason["rows"]:,} of {total:,} ({reason["rows"] / total:.1%})</span>'
     where = "status = 'rejected' AND reason = ? AND rule = ? ORDER BY md5(hex(id))"
     if "clips" in snapshot.names and "uris" in snapshot.clip_columns:
@@ -269,8 +274,9 @@ def _histograms(snapshot: Snapshot, found: dict[str, Any]) -> str:
         meaning = metadata.get(b"meaning", b"").decode()
         nulls = f"; {chart.nulls:,} without" if chart.nulls else ""
         figures.append(
-            f"<figure>{charts.draw(chart, marks.get(name, ()))}<figcaption><b>{escape(name)}</b>"
-            f"{f' ({escape(unit)})' if unit else ''}: {escape(meaning)}{nulls}</figcaption></figure>"
+            f'<figure>{charts.draw(chart, marks.get(name, ()))}<figcaption title="{escape(meaning)}">'
+            f"<b>{escape(name)}</b>{f' ({escape(unit)})' if unit else ''}: {escape(shortened(meaning))}{nulls}"
+            "</figcaption></figure>"
         )
     if not figures:
         return ""

@@ -29,12 +29,19 @@ def pipeline_order(stage: str) -> tuple[int, str]:
 
 
 class Snapshot:
-    """Open with `Snapshot(dataset)`; close with `close`, or use as a context manager."""
+    """Reads a dataset as it is now; close it with `close`, or use it as a context manager.
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-        self.con: Any = dataset.connect()
-        self.names = dataset.names()
+    Attributes:
+        con: DuckDB connection with the views `"now/<table>"` and `clip`, a row a clip with all that is known of it.
+
+    Raises:
+        UserError: no dataset there.
+    """
+
+    def __init__(self, dataset: Dataset | str) -> None:
+        self.dataset = Dataset(dataset).open() if isinstance(dataset, str) else dataset
+        self.con: Any = self.dataset.connect()
+        self.names = self.dataset.names()
         self.stages = sorted(
             (n.removeprefix("outcomes/") for n in self.names if n.startswith("outcomes/")), key=pipeline_order
         )

@@ -199,7 +199,7 @@ def _print_reasons(found: dict[str, Any], console: Any) -> None:
         table.add_column(title, justify="right" if title == "rows" else "left")
     for stage in found["stages"]:
         for reason in stage["reasons"]:
-            what = f"not {reason['rule']}" if reason["rule"] else reason["reason"]
+            what = f"{reason['rule']} is false" if reason["rule"] else reason["reason"]
             table.add_row(f"{stage['stage']}: {reason['status']}", escape(what), f"{reason['rows']:,}")
     if table.row_count:
         console.print()

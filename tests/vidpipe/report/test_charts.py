@@ -38,7 +38,7 @@ def test_a_column_without_values_has_no_chart(snapshot):
 
 
 def test_thresholds_come_from_simple_rules_only():
-    rules = ["motion > 0.02", "blur<=1e-3", "a > b", "motion > 0.1 or x", "motion >= -4"]
+    rules = ["motion > 0.02", "coalesce(blur, 1)<=1e-3", "a > b", "motion > 0.1 or x", "motion >= -4", "f(a, 1) > 2"]
     assert charts.thresholds(rules) == {"motion": [0.02, -4.0], "blur": [0.001]}
 
 

@@ -79,7 +79,7 @@ def test_counts_are_there(text):
     assert "4 files 2 usable videos 1 min 0 s of footage 6 clips, 30 s" in words
     assert "encode 3 2 1 0" in words.replace("1 under other parameters ", "")
     assert "1 under other parameters" in words
-    assert "not motion_score > 0.015 2 of 6 (33.3%)" in words
+    assert "motion_score > 0.015 is false: 2 of 6 (33.3%)" in words
     assert "toy 17x64x96 3 120 360 11.5 kB" in words
     assert "near-duplicate groups 5" in words and "clips in heldout 1" in words
     assert "sidecar 4 4 40 8" in words
@@ -103,6 +103,12 @@ def test_columns_come_with_unit_meaning_and_threshold(text):
     figure = re.search(r"<figure><svg(?:(?!</figure>).)*motion_score.*?</figure>", text, re.S)[0]
     assert "(diagonals/s): how fast things move" in figure
     assert figure.count('class="mark"') == 1
+
+
+def test_meanings_are_cut_at_their_first_clause():
+    assert page.shortened("share of pairs; null without") == "share of pairs"
+    assert page.shortened("sharpness: share of differences") == "sharpness"
+    assert page.shortened("word " * 40).endswith(" …") and len(page.shortened("word " * 40)) <= 110
 
 
 def test_report_goes_into_the_dataset_or_where_it_is_told(toy_dataset, shown, tmp_path):

@@ -95,7 +95,7 @@ def test_json_and_terminal(found, capsys):
     print_status(found)
     lines = [" ".join(line.split()) for line in io.StringIO(capsys.readouterr().out)]
     assert "encode 0 3 2 1 0.1 3.0 s" in lines
-    assert "encode: rejected not motion_score > 0.015 2" in lines
+    assert "encode: rejected motion_score > 0.015 is false 2" in lines
     assert "toy 17x64x96 3 360 11.5 kB" in lines
 
 
