@@ -15,6 +15,12 @@ from schemas.errors import UserError, nearest
 VAES: dict[str, str] = {
     "dct": "vidpipe.vaes.dct:DctVae",
     "wan2.1": "vidpipe.vaes.wan21:Wan21Vae",
+    "wan2.2": "vidpipe.vaes.wan21:Wan22Vae",
+    "hunyuan-video": "vidpipe.vaes.hunyuan_video:HunyuanVideoVae",
+    "cogvideox": "vidpipe.vaes.cogvideox:CogVideoXVae",
+    "ltx-video": "vidpipe.vaes.ltx_video:LtxVideoVae",
+    "flux": "vidpipe.vaes.image:FluxVae",
+    "sd3": "vidpipe.vaes.image:Sd3Vae",
 }
 
 TEXT_ENCODERS: dict[str, str] = {

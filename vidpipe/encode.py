@@ -76,7 +76,7 @@ def encode_clips(
     Raises:
         BucketMismatch: the bucket is not one of the VAE's space.
     """
-    bucket.check(vae.space, (1, 1, 1))
+    vae.check_bucket(bucket)
     on_gpu = vae.device.startswith("cuda")
     how = FeedConfig(
         decoder=decoder,

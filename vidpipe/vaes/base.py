@@ -9,7 +9,7 @@ stored = (raw - mean) / std, with the constants of the latent space, and rounded
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from schemas import registry
@@ -29,11 +29,13 @@ class Vae(abc.ABC):
         name: registry name.
         device: torch device, such as `cpu` or `cuda:0`.
         dtype: what it computes in; `identity` names it.
+        frame_step: frames come in frame_step * k + 1, where that is more than the space's temporal stride; else 0.
     """
 
     name: str
     device: str
     dtype: str
+    frame_step: int = 0
 
     @property
     @abc.abstractmethod
@@ -51,7 +53,7 @@ class Vae(abc.ABC):
     @classmethod
     def for_space(cls, space: LatentSpace, device: str = "cpu") -> Vae:
         """The VAE that decodes a table's latents; LatentSpaceMismatch if the weights found are not those."""
-        vae = cls(source=space.source, device=device)  # type: ignore[call-arg]
+        vae = cls(source=space.source, device=device, **cls.decoding_options(device))  # type: ignore[call-arg]
         differing = [
             k
             for k in ("revision", "channels", "stride_t", "stride_h", "stride_w", "mean", "std")
@@ -64,6 +66,11 @@ class Vae(abc.ABC):
                 f"{getattr(space, differing[0])!r}"
             )
         return vae
+
+    @classmethod
+    def decoding_options(cls, device: str) -> dict[str, Any]:
+        """Constructor arguments that decoding wants on a device."""
+        return {}
 
     def identity(self) -> dict[str, Any]:
         """What shapes the latents, for the encode stage's fingerprint: JSON values."""
@@ -78,6 +85,17 @@ class Vae(abc.ABC):
             "std": list(space.std),
         }
 
+    def check_bucket(self, bucket: Bucket, patch_thw: Sequence[int] = (1, 1, 1)) -> Bucket:
+        """Return the bucket; BucketMismatch unless the space, the patch and the VAE's frame rule allow it."""
+        bucket.check(self.space, patch_thw)
+        if self.frame_step and (bucket.num_frames - 1) % self.frame_step:
+            good = max(1, round((bucket.num_frames - 1) / self.frame_step) * self.frame_step + 1)
+            raise BucketMismatch(
+                f"bucket {bucket}: {self.name} wants frames {self.frame_step}k + 1; "
+                f"nearest is {Bucket(good, bucket.height, bucket.width)}"
+            )
+        return bucket
+
     def encode(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
         """Encode clips.
 
@@ -88,7 +106,7 @@ class Vae(abc.ABC):
         Raises:
             BucketMismatch: a size off the space's rule.
         """
-        check_frames(frames_BCTHW, self.space)
+        check_frames(frames_BCTHW, self)
         raw = self.encode_raw(frames_BCTHW.to(self.device, non_blocking=True))
         mean, std = self._constants(raw)
         return ((raw - mean) / std).to(torch_dtype(self.space.dtype)).contiguous()
@@ -132,15 +150,15 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def check_frames(frames_BCTHW: torch.Tensor, space: LatentSpace) -> None:
-    """Raise BucketMismatch unless the frames are uint8 RGB of a size that the space can encode."""
+def check_frames(frames_BCTHW: torch.Tensor, vae: Vae) -> None:
+    """Raise BucketMismatch unless the frames are uint8 RGB of a size that the VAE can encode."""
     import torch
 
     if frames_BCTHW.dtype != torch.uint8 or frames_BCTHW.ndim != 5 or frames_BCTHW.shape[1] != 3:
         raise BucketMismatch(
-            f"{space.vae}: expected uint8 frames [B, 3, T, H, W], found {frames_BCTHW.dtype} {list(frames_BCTHW.shape)}"
+            f"{vae.name}: expected uint8 frames [B, 3, T, H, W], found {frames_BCTHW.dtype} {list(frames_BCTHW.shape)}"
         )
-    Bucket(*frames_BCTHW.shape[2:]).check(space, (1, 1, 1))
+    vae.check_bucket(Bucket(*frames_BCTHW.shape[2:]))
 
 
 def psnr_db(a: torch.Tensor, b: torch.Tensor) -> float:

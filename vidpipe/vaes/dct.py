@@ -113,7 +113,9 @@ def _pictures(frames_CTHW: torch.Tensor) -> torch.Tensor:
 
     filters = torch.from_numpy(spatial_filters()).to(frames_CTHW.device)
     C, T, H, W = frames_CTHW.shape
-    rows = frames_CTHW.to(torch.float32, memory_format=torch.contiguous_format).view(-1, 8) @ filters.T.to(torch.float32)  # below 2^18: exact
+    rows = frames_CTHW.to(torch.float32, memory_format=torch.contiguous_format).view(-1, 8) @ filters.T.to(
+        torch.float32
+    )  # below 2^18: exact
     rows = rows.view(C * T, H // 8, 8, W // 8 * 3).to(torch.float64)
     both = torch.matmul(filters.to(torch.float64), rows)  # below 2^28
     return both.view(C, T, H // 8, 3, W // 8, 3).transpose(3, 4).flatten(4)
