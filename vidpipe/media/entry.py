@@ -10,7 +10,7 @@ Anything else is no entry. Codecs that are not listed in `SEEKABLE` are always d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 Entry = Literal["clean", "open"]
 
@@ -57,8 +57,8 @@ def nal_length_size(codec: str, extradata: bytes | None) -> int:
     return 0
 
 
-def nal_units(data: bytes, length_size: int) -> Iterator[bytes]:
-    """NAL units of a packet; stops at the first that does not fit."""
+def nal_units(data: bytes | memoryview, length_size: int) -> Iterator[Any]:
+    """NAL units of a packet, as slices of it; stops at the first that does not fit."""
     if length_size:
         position = 0
         while position + length_size <= len(data):
@@ -69,6 +69,7 @@ def nal_units(data: bytes, length_size: int) -> Iterator[bytes]:
             yield data[position : position + length]
             position += length
         return
+    data = bytes(data)
     start = data.find(b"\x00\x00\x01")
     while start >= 0:
         following = data.find(b"\x00\x00\x01", start + 3)
@@ -196,3 +197,63 @@ def _leb128(data: bytes, position: int) -> tuple[int, int]:
         if not byte & 128:
             return value, used + 1
     return len(data), 8
+
+
+def is_hidden(codec: str, data: bytes) -> bool:
+    """Whether a VP8 or VP9 packet shows no picture (an alternate reference on its own; a superframe shows its last)."""
+    if codec == "vp8":
+        return bool(data) and not data[0] & 16
+    if data[-1] & 0xE0 == 0xC0:
+        return False
+    bits = _Bits(data)
+    if bits.read(2) != 2:
+        return False
+    profile = bits.read(1) | bits.read(1) << 1
+    if profile == 3:
+        bits.read(1)
+    show_existing, _, show = bits.read(1), bits.read(1), bits.read(1)
+    return not show_existing and not show
+
+
+class NalSets:
+    """Follows H.264 and HEVC parameter sets that travel in the packets.
+
+    A seek is safe to an entry that brings its own sets, or while every set met so far is one of the stream's first
+    (extradata and first packet), which the decoder is given before it seeks.
+    """
+
+    _KINDS: ClassVar[dict[str, frozenset[int]]] = {"h264": frozenset((7, 8)), "hevc": frozenset((32, 33, 34))}
+
+    def __init__(self, codec: str, extradata: bytes | None) -> None:
+        self._kinds = self._KINDS.get(codec, frozenset())
+        self._hevc = codec == "hevc"
+        self._length_size = nal_length_size(codec, extradata)
+        self._extradata = extradata or b""
+        self._known: set[bytes] | None = None
+        self._changed = False
+
+    def follow(self, packet: Any) -> bool:
+        """Take the next packet in decoding order; returns whether decoding could start at it, as far as sets go."""
+        if not self._kinds:
+            return True
+        found = {unit for unit in self._sets(packet) if unit not in self._extradata}
+        if self._known is None:
+            self._known = found
+            return True
+        if not found <= self._known:
+            self._changed = True
+            self._known = self._known | found
+        return not self._changed or len({self._kind(unit) for unit in found}) == len(self._kinds)
+
+    def _kind(self, unit: bytes) -> int:
+        return (unit[0] >> 1) & 63 if self._hevc else unit[0] & 31
+
+    def _sets(self, packet: Any) -> Iterator[bytes]:
+        """Parameter sets of a packet. They precede its slices, so the walk ends at the first slice."""
+        data = memoryview(packet)
+        for unit in nal_units(data, self._length_size):
+            kind = self._kind(unit)
+            if kind in self._kinds:
+                yield bytes(unit)
+            elif (kind < 32) if self._hevc else 1 <= kind <= 5:
+                return

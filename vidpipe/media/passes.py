@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -56,14 +55,18 @@ def prepare(stream: Any, config: DecodeConfig) -> None:
     )  # AV_CODEC_FLAG_OUTPUT_CORRUPT, as the ffmpeg tool sets: damaged frames come, and are marked
 
 
-def run(container: Any, stream: Any, facts: VideoFacts, config: DecodeConfig, damage: Damage) -> Iterator[Decoded]:
+def run(
+    container: Any, stream: Any, facts: VideoFacts, config: DecodeConfig, damage: Damage, first: Any = None
+) -> Iterator[Decoded]:
     """Decode from where the container stands to the end.
 
+    Args:
+        first: a packet that was read already and comes before the rest.
     Raises:
         MediaError: `io_error` if reading fails; packets that cannot be decoded are counted in `damage` instead.
     """
     timeline = Timeline(facts.time_base, stream.average_rate, facts.container)
-    frames = _marked(container, stream, facts, damage)
+    frames = _marked(_packets(container, stream, facts, damage, first), stream, damage)
     if facts.interlaced and config.interlaced == "deinterlace":
         from vidpipe.media.deinterlace import deinterlaced
 
@@ -72,41 +75,32 @@ def run(container: Any, stream: Any, facts: VideoFacts, config: DecodeConfig, da
         yield Decoded(timeline.time(pts), frame, damaged)
 
 
-def _marked(container: Any, stream: Any, facts: VideoFacts, damage: Damage) -> Iterator[tuple[Any, int | None, bool]]:
+def _packets(container: Any, stream: Any, facts: VideoFacts, damage: Damage, first: Any) -> Iterator[Any]:
+    """Packets to the end, and the empty one that drains the decoder, also where the rest cannot be read."""
     import av
 
-    failures = 0
-    packets = container.demux(stream)
-    while True:
+    if first is not None:
+        yield first
+    try:
+        yield from container.demux(stream)
+    except av.error.InvalidDataError:
+        damage.error()
+        yield None
+    except (av.error.FFmpegError, OSError) as error:
+        raise MediaError("io_error", f"{facts.uri}: reading failed: {error.strerror or error}") from None
+
+
+def _marked(packets: Iterator[Any], stream: Any, damage: Damage) -> Iterator[tuple[Any, int | None, bool]]:
+    import av
+
+    for packet in packets:
         try:
-            packet = next(packets, None)
-        except av.error.FFmpegError as error:
-            if isinstance(error, av.error.InvalidDataError):
-                damage.error()
-                packet = None  # the rest cannot be read; drain what the decoder holds
-                for frame in _drain(stream):
-                    yield frame, _pts(frame), damage.of(frame)
-                return
-            raise MediaError("io_error", f"{facts.uri}: reading failed: {error.strerror}") from None
-        if packet is None:
-            return
-        try:
-            decoded = packet.decode()
+            decoded = stream.codec_context.decode(packet)
         except av.error.FFmpegError:
             damage.error()
-            failures += 1
             continue
         for frame in decoded:
             yield frame, _pts(frame), damage.of(frame)
-
-
-def _drain(stream: Any) -> Iterator[Any]:
-    import av
-
-    try:
-        yield from stream.codec_context.decode(None)
-    except av.error.FFmpegError:
-        return
 
 
 def _pts(frame: Any) -> int | None:
@@ -116,6 +110,3 @@ def _pts(frame: Any) -> int | None:
 def bytes_of(frame: Any) -> int:
     """Size of a decoded frame's planes."""
     return sum(plane.buffer_size for plane in frame.planes)
-
-
-__all__ = ["Damage", "Decoded", "bytes_of", "deque", "prepare", "run"]

@@ -8,7 +8,8 @@ missing or damaged after a seek, the stream is decoded from its start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from vidpipe.media.decode import ClipFrames, FrameBatch, check_pts, scan_size
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
 from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig
+from vidpipe.media.packets import PacketIndex, read_index
 from vidpipe.media.passes import Damage, Decoded, bytes_of, prepare, run
 from vidpipe.media.reference import ClipReference
 
@@ -50,6 +52,10 @@ class PyAvReader:
         self._converter: Converter | None = None
         self._run: _Run | None = None
         self._cached: tuple[tuple[int, int], list[Decoded]] | None = None
+        self._packets: PacketIndex | None = None
+        self._from_start = False
+        """Set once random access disagreed with what the index promised."""
+        self._sought = False
 
     def __enter__(self) -> PyAvReader:
         return self
@@ -85,18 +91,57 @@ class PyAvReader:
             yield from batcher.finish()
 
     def frame_pts(self, clip: ClipReference) -> np.ndarray:
-        """See `decode.VideoReader.frame_pts`. The frames are kept for `frames` while they fit `cache_bytes`."""
-        kept: list[Decoded] | None = []
-        times, total = [], 0
-        for decoded in self._span(clip):
+        """See `decode.VideoReader.frame_pts`.
+
+        The span is decoded, and its frames are kept for `frames`. Where they would not fit `cache_bytes`, the times are
+        those that the packets promise: a damaged one among them is then stood in for by `frames`.
+        """
+        if self._frame_bytes() * self._expected_frames(clip) > self._config.cache_bytes and self.index().plain:
+            return self.index().between(clip.start_pts, clip.end_pts)
+        times = self._load(clip)
+        if self._sought and not self._as_promised(clip, times):
+            self._decode_from_start()
+            times = self._load(clip)
+        return times
+
+    def _load(self, clip: ClipReference) -> np.ndarray:
+        """Decode a span for its times; keep its frames if they fit."""
+        found: list[Decoded] = []
+        times, total, self._cached = [], 0, None
+        for decoded in self._span(clip, clip.start_pts):
             times.append(decoded.time)
             total += bytes_of(decoded.frame)
-            if kept is not None:
-                kept.append(decoded)
-            if total > self._config.cache_bytes:
-                kept = None
-        self._cached = None if kept is None else ((clip.start_pts, clip.end_pts), kept)
+            if total <= self._config.cache_bytes:
+                found.append(decoded)
+        if len(found) == len(times):
+            self._cached = (clip.start_pts, clip.end_pts), found
         return np.asarray(times, dtype=np.int64)
+
+    def _as_promised(self, clip: ClipReference, times: np.ndarray) -> bool:
+        frames = self._cached[1] if self._cached else []
+        whole = not any(decoded.damaged for decoded in frames)
+        return whole and np.array_equal(times, self.index().between(clip.start_pts, clip.end_pts))
+
+    def _expected_frames(self, clip: ClipReference) -> float:
+        rate = self.facts.avg_fps or 60
+        return clip.duration_seconds * rate
+
+    def _frame_bytes(self) -> float:
+        height, width = self.facts.geometry.coded_hw
+        return height * width * (1.5 if self.facts.pix_fmt in ("yuv420p", "yuvj420p") else 6)
+
+    def _decode_from_start(self) -> None:
+        """Give up seeking in this file: what a seek gave was not what the packets promise."""
+        self._from_start, self._sought, self._cached = True, False, None
+        self._close_run()
+
+    def index(self) -> PacketIndex:
+        """Packet index of the stream; the first call reads the file through without decoding."""
+        if self._packets is None:
+            with open_container(self._uri, self._storage) as container:
+                stream = choose_stream(container, self._uri, self.facts.stream_index)
+                self._packets = read_index(container, stream, self.facts)
+        return self._packets
 
     def frames(
         self,
@@ -109,29 +154,46 @@ class PyAvReader:
         """See `decode.VideoReader.frames`."""
         import torch
 
+        wanted = check_pts(clip, pts)
+        unique, inverse = np.unique(wanted, return_inverse=True)
+        out, damaged = self._picked(clip, unique, size_hw, crop_xywh)
+        if len(unique) < len(wanted):
+            out = out[torch.from_numpy(inverse)]
+        return ClipFrames(frames_TCHW=out.to(self._device), pts=wanted, damaged=damaged[inverse])
+
+    def _picked(
+        self, clip: ClipReference, wanted: np.ndarray, size_hw: tuple[int, int] | None, crop_xywh: Sequence[int] | None
+    ) -> tuple[Any, np.ndarray]:
+        """Frames at distinct, ascending times, and which are damaged. If a seek gave less, again from the start."""
+        out, damaged = self._converted(clip, wanted, size_hw, crop_xywh)
+        if damaged.any() and self._sought:
+            self._decode_from_start()
+            out, damaged = self._converted(clip, wanted, size_hw, crop_xywh)
+        return out, damaged
+
+    def _converted(
+        self, clip: ClipReference, wanted: np.ndarray, size_hw: tuple[int, int] | None, crop_xywh: Sequence[int] | None
+    ) -> tuple[Any, np.ndarray]:
+        import torch
+
         from vidpipe.media.resize import resize_crop
 
-        wanted = check_pts(clip, pts)
-        geometry = self.facts.geometry
-        converter = self._full_size()
-        unique, inverse = np.unique(wanted, return_inverse=True)
-        out: torch.Tensor | None = None
-        damaged = np.zeros(len(unique), dtype=bool)
+        geometry, converter = self.facts.geometry, self._full_size()
         stored = np.empty((1, *geometry.square_hw, 3), dtype=np.uint8)
-        for k, (decoded, exact) in enumerate(self._chosen(clip, unique)):
+        damaged = np.zeros(len(wanted), dtype=bool)
+        out: torch.Tensor | None = None
+        for k, (decoded, exact) in enumerate(self._chosen(clip, wanted)):
             converter.to_rgb(decoded.frame, stored[0])
             frame_TCHW = geometry.orient_torch(torch.from_numpy(stored).permute(0, 3, 1, 2))
             if clip.crop_xywh is not None:
                 frame_TCHW = resize_crop(frame_TCHW, clip.crop_xywh, None)
             frame_TCHW = resize_crop(frame_TCHW, crop_xywh, size_hw)
             if out is None:
-                out = torch.empty((len(unique), *frame_TCHW.shape[1:]), dtype=torch.uint8)
+                out = torch.empty((len(wanted), *frame_TCHW.shape[1:]), dtype=torch.uint8)
             out[k] = frame_TCHW[0]
             damaged[k] = decoded.damaged or not exact
         assert out is not None
-        if len(unique) < len(wanted):
-            out = out[torch.from_numpy(inverse)]
-        return ClipFrames(frames_TCHW=out.to(self._device), pts=wanted, damaged=damaged[inverse])
+        return out, damaged
 
     def _full_size(self) -> Converter:
         if self._converter is None:
@@ -141,7 +203,9 @@ class PyAvReader:
     def _chosen(self, clip: ClipReference, wanted: np.ndarray) -> Iterator[tuple[Decoded, bool]]:
         """For each wanted time, ascending and distinct, the frame on screen then, and whether it is that time's own."""
         cached = self._cached
-        frames = cached[1] if cached and cached[0] == (clip.start_pts, clip.end_pts) else self._span(clip, wanted)
+        frames = (
+            cached[1] if cached and cached[0] == (clip.start_pts, clip.end_pts) else self._span(clip, int(wanted[0]))
+        )
         shown: Decoded | None = None
         k = 0
         for decoded in frames:
@@ -159,19 +223,35 @@ class PyAvReader:
         for _ in range(k, len(wanted)):
             yield shown, False
 
-    def _span(self, clip: ClipReference, wanted: np.ndarray | None = None) -> Iterator[Decoded]:
-        """Frames of a clip's span, from an entry where that is exact, else from the start of the stream."""
-        run_ = self._standing_before(clip)
+    def _span(self, clip: ClipReference, first: int) -> Iterator[Decoded]:
+        """Frames of a clip's span from `first` on; from an entry where that is exact, else from the stream's start."""
+        run_ = self._standing_before(first)
         for decoded in run_.until(clip.end_pts):
             if decoded.time >= clip.start_pts:
                 yield decoded
 
-    def _standing_before(self, clip: ClipReference) -> _Run:
+    def _standing_before(self, pts: int) -> _Run:
+        """A run whose next frames lead up to `pts`: the one that stands there, or one from an entry or the start."""
         run_ = self._run
-        if run_ is not None and run_.time < clip.start_pts:
+        near = int(FORWARD_SECONDS / self.facts.time_base)
+        if run_ is not None and run_.time < pts and (self._from_start or pts - run_.time <= near):
             return run_
+        entry = None
+        if not self._from_start and pts - self.facts.start_pts > near:
+            index = self.index()
+            margin = 2 * near if self.facts.interlaced else 0
+            entry = index.entry_before(pts, margin) if index.regular else None
+        if entry is None and run_ is not None and run_.time < pts:
+            return run_
+        if entry is not None and run_ is not None and index.pts[entry] <= run_.time < pts:
+            return run_  # nothing to gain by a seek
         self._close_run()
         self._run = _Run(self._uri, self.facts, self._config, self._storage)
+        self._sought = entry is not None and self._run.enter(*index.times(entry))
+        if entry is not None and not self._sought:
+            self._from_start = True
+            self._close_run()
+            self._run = _Run(self._uri, self.facts, self._config, self._storage)
         return self._run
 
 
@@ -179,12 +259,12 @@ class _Run:
     """A decoding pass that can be continued: `time` is that of the last frame given."""
 
     def __init__(self, uri: str, facts: VideoFacts, config: DecodeConfig, storage: StorageConfig) -> None:
-        self._stack = ExitStack()
-        container = self._stack.enter_context(open_container(uri, storage))
-        stream = choose_stream(container, uri, facts.stream_index)
-        prepare(stream, config)
+        self._stack, self._facts, self._config = ExitStack(), facts, config
+        self._container = self._stack.enter_context(open_container(uri, storage))
+        self._stream = choose_stream(self._container, uri, facts.stream_index)
+        prepare(self._stream, config)
         self.damage = Damage()
-        self.frames = run(container, stream, facts, config, self.damage)
+        self.frames = run(self._container, self._stream, facts, config, self.damage)
         self.time = -(1 << 62)
         self._ahead: Decoded | None = None
 
@@ -195,8 +275,34 @@ class _Run:
         self.close()
 
     def close(self) -> None:
+        """Close the file."""
         self.frames = iter(())
         self._stack.close()
+
+    def enter(self, pts: int, dts: int | None) -> bool:
+        """Go to the packet with these times; False where the container does not lead there.
+
+        The first packet is decoded before, since a stream's parameters may be in it alone (in-band parameter sets; the
+        SEI that names x264's version, by which FFmpeg knows how to read some of its streams).
+        """
+        import av
+
+        with suppress(av.error.FFmpegError):
+            self._stream.codec_context.decode(next(self._container.demux(self._stream)))
+        for target in (pts,) if dts is None else (dts, pts, min(dts, pts) - 1):
+            try:
+                self._container.seek(target, stream=self._stream, backward=True)
+                for packet in self._container.demux(self._stream):
+                    if packet.pts == pts and packet.dts == dts:
+                        self.frames = run(
+                            self._container, self._stream, self._facts, self._config, self.damage, first=packet
+                        )
+                        return True
+                    if dts is not None and (packet.dts is None or packet.dts > dts):
+                        break
+            except av.error.FFmpegError:
+                continue
+        return False
 
     def until(self, end: int) -> Iterator[Decoded]:
         """Frames before `end`; the first at or after it is kept for the next call."""
