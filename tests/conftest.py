@@ -70,3 +70,40 @@ def media_dir() -> Path:
     if found is None:
         pytest.skip("no folder of real footage; mark this test `media`")
     return found
+
+
+class SilentDisplay:
+    """Takes the place of a progress display."""
+
+    def update(self, stage: str, **counts: float) -> None:
+        """Nothing is shown."""
+
+    def log(self, line: str) -> None:
+        """Nothing is shown."""
+
+
+@pytest.fixture(scope="session")
+def demo_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of a minute of synthetic footage, as `vidpipe run pipelines/data/quickstart.toml` makes it.
+
+    Made once, also for several pytest-xdist workers; do not write to it. Its footage lies beside it.
+    """
+    import fcntl
+
+    import make_footage
+
+    from vidpipe import pipeline
+    from vidpipe.recipe import load
+
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demo"
+    shared.mkdir(exist_ok=True)
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "done").exists():
+            make_footage.make_footage(shared / "footage", num_plain=12, num_reels=1, seconds=2.5)
+            recipe = load(str(REPOSITORY / "pipelines" / "data" / "quickstart.toml"))
+            options = pipeline.RunOptions(sources=(str(shared / "footage"),), scheduler="sync")
+            pipeline.run(recipe, str(shared / "dataset"), options, SilentDisplay())
+            (shared / "done").touch()
+    return shared / "dataset"
