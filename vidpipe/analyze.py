@@ -33,7 +33,7 @@ class AnalyzeConfig:
     """`[analyze]`: shots, clips and scores.
 
     Attributes:
-        detectors: shot detectors by registry name; a cut that any of them sees is a cut.
+        detectors: shot detectors by registry name; a cut or transition that any of them sees counts.
         detector_params: parameters by detector, such as `{adaptive = {ratio = 3.5}}`.
         min_seconds, max_seconds: length of a clip; a longer shot becomes several, see `vidpipe.shots.windows`.
         trim_frames: frames left out on each side of a cut.
@@ -44,11 +44,11 @@ class AnalyzeConfig:
         shot_short_side: of the frames that detectors see, in pixels.
     """
 
-    detectors: tuple[str, ...] = ("adaptive", "fades")
+    detectors: tuple[str, ...] = ("adaptive", "structure", "fades")
     detector_params: dict[str, dict[str, Any]] = field(default_factory=dict)
     min_seconds: float = 1.0
     max_seconds: float = 10.0
-    trim_frames: int = 2
+    trim_frames: int = 1
     window: Literal["equal", "fixed"] = "equal"
     scorers: tuple[str, ...] = SCORERS
     scorer_params: dict[str, dict[str, Any]] = field(default_factory=dict)

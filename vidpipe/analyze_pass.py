@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
 
 from schemas.ids import clip_id
 from vidpipe.analyze import AnalyzeResult, GivenSpan
 from vidpipe.scorers.base import Scorer, Span
+from vidpipe.scorers.sample import SMALL_SHORT_SIDE
 from vidpipe.scorers.track import Track
-from vidpipe.shots.detector import ShotDetector
+from vidpipe.shots.detector import ShotDetector, merged
+from vidpipe.shots.frames import ShotFrames, shrink
 from vidpipe.shots.windows import WindowRule, cut_windows
 
 if TYPE_CHECKING:
     from vidpipe.media.decode import FrameBatch
 
 SPAN_TOLERANCE_SECONDS = 5e-4
+FORCED_BELOW_SECONDS = 0.999
 
 Crop = tuple[int, int, int, int] | None
 
@@ -88,15 +90,18 @@ class AnalyzePass:
         self._pts.extend(batch.pts.tolist())
         self._durations.extend(batch.durations.tolist())
         self._damaged.extend(batch.damaged.tolist())
+        gray_THW = None
         if self._detectors:
-            small_THWC = shrink(frames_THWC, self._shot_short_side)
+            small = ShotFrames(shrink(frames_THWC, self._shot_short_side))
             for detector in self._detectors:
-                detector.push(small_THWC)
-        for offset, frame_HWC in enumerate(frames_THWC):
-            seconds = float(self._pts[index + offset] * self._source.time_base)
+                detector.push(small)
+            gray_THW = small.gray_THW if self._shot_short_side == SMALL_SHORT_SIDE else None
+        for i, frame_HWC in enumerate(frames_THWC):
+            seconds = float(self._pts[index + i] * self._source.time_base)
             forced = self._is_forced(seconds)
+            small_HW = None if gray_THW is None else gray_THW[i]
             for track in self._tracks.values():
-                track.push(index + offset, seconds, frame_HWC, forced=forced)
+                track.push(index + i, seconds, frame_HWC, small_HW=small_HW, forced=forced)
 
     def _is_forced(self, seconds: float) -> bool:
         forced = False
@@ -126,11 +131,11 @@ class AnalyzePass:
         if self._source.still:
             yield _Clip(first=0, last=0, shot_index=0, window_index=0)
             return
-        cuts = sorted({c for detector in self._detectors for c in detector.finish()})
+        transitions = merged((t for detector in self._detectors for t in detector.finish()), self.num_frames)
         starts = np.array(self._pts, dtype=np.float64) * float(self._source.time_base)
         ends = starts + np.array(self._durations, dtype=np.float64) * float(self._source.time_base)
         ends[:-1] = np.minimum(ends[:-1], starts[1:])
-        for w in cut_windows(starts, ends, cuts, self._rule):
+        for w in cut_windows(starts, ends, transitions, self._rule):
             yield _Clip(first=w.first, last=w.last, shot_index=w.shot_index, window_index=w.window_index)
 
     def _given_clips(self, uri: str, notes: list[str]) -> Iterator[_Clip]:
@@ -194,28 +199,18 @@ class AnalyzePass:
         }
 
 
-def shrink(frames_THWC: np.ndarray, short_side: int) -> np.ndarray:
-    """Frames with a short side of at most `short_side`, by area average; the same array if they are small already."""
-    num_frames, height, width, channels = frames_THWC.shape
-    scale = short_side / min(height, width)
-    if scale >= 1 or not num_frames:
-        return frames_THWC
-    small_height, small_width = max(1, round(height * scale)), max(1, round(width * scale))
-    small_THWC = np.empty((num_frames, small_height, small_width, channels), np.uint8)
-    for frame_HWC, small_HWC in zip(frames_THWC, small_THWC):
-        cv2.resize(frame_HWC, (small_width, small_height), dst=small_HWC, interpolation=cv2.INTER_AREA)
-    return small_THWC
-
-
 def _crops(given: Sequence[GivenSpan]) -> list[Crop]:
     return list(dict.fromkeys(span.crop_xywh for span in given)) or [None]
 
 
 def _forced_times(given: Sequence[GivenSpan]) -> list[float]:
-    """Start and middle of each span, latest first: so that even a span of two frames has two samples."""
-    times = {0.0} if not given else set()
+    """Start and middle of each short span, latest first: so that even a span of two frames has two samples.
+
+    Longer ones are left to the grid of times, which then gives what it gave when shots were detected.
+    """
+    times = set()
     for span in given:
-        times.add(span.start_seconds)
-        if span.end_seconds is not None and math.isfinite(span.start_seconds):
-            times.add((span.start_seconds + span.end_seconds) / 2)
+        length = math.inf if span.end_seconds is None else span.end_seconds - span.start_seconds
+        if length < FORCED_BELOW_SECONDS:
+            times |= {span.start_seconds, span.start_seconds + length / 2}
     return sorted(times, reverse=True)

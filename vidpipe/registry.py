@@ -12,11 +12,12 @@ from typing import Any
 from schemas.registry import load
 
 SHOT_DETECTORS: dict[str, str] = {
-    "adaptive": "vidpipe.shots.pyscenedetect:Adaptive",
-    "content": "vidpipe.shots.pyscenedetect:Content",
+    "adaptive": "vidpipe.shots.colour:Adaptive",
+    "content": "vidpipe.shots.colour:Content",
     "fades": "vidpipe.shots.fades:Fades",
     "hash": "vidpipe.shots.pyscenedetect:Hash",
     "histogram": "vidpipe.shots.pyscenedetect:Histogram",
+    "structure": "vidpipe.shots.structure:Structure",
     "threshold": "vidpipe.shots.pyscenedetect:Threshold",
     "transnetv2": "vidpipe.shots.transnetv2:TransNetV2",
 }
@@ -38,6 +39,7 @@ CAPTIONERS: dict[str, str] = {
 
 DECODERS: dict[str, str] = {
     "pyav": "vidpipe.media.pyav:PyAvReader",
+    "torchcodec": "vidpipe.media.torchcodec_cpu:TorchcodecReader",
 }
 
 

@@ -45,7 +45,7 @@ class Luminance(Scorer):
 
     def measure(self, sample: Sample) -> Sequence[float]:
         gray = sample.picture(sample.gray_HW)
-        counts = cv2.calcHist([gray], [0], None, [256], [0, 256])[:, 0]
+        counts = cv2.calcHist([gray], [0], None, [256], [0, 256]).ravel()
         total = float(gray.size)
         mean = float(cv2.mean(gray)[0]) / 255
         return mean, float(counts[: LOW + 1].sum()) / total, float(counts[HIGH:].sum()) / total

@@ -11,8 +11,9 @@ import cv2
 import numpy as np
 
 from vidpipe.scorers.bars import FULL, Box, Margins, find_margins
+from vidpipe.shots.frames import ShotFrames, shrink
 
-MOTION_SHORT_SIDE = 128
+SMALL_SHORT_SIDE = 128
 
 
 class Sample:
@@ -25,11 +26,15 @@ class Sample:
         box: the picture without black bars, as fractions of the frame, as last seen up to this frame.
     """
 
-    def __init__(self, *, index: int, seconds: float, rgb_HWC: np.ndarray, box: Box = FULL) -> None:
+    def __init__(
+        self, *, index: int, seconds: float, rgb_HWC: np.ndarray, small_HW: np.ndarray | None = None, box: Box = FULL
+    ) -> None:
+        """`small_HW`: `small_HW` below, where shot detection has made it already."""
         self.index = index
         self.seconds = seconds
         self.rgb_HWC = rgb_HWC
         self.box = box
+        self._small_HW = small_HW
 
     @cached_property
     def gray_HW(self) -> np.ndarray:
@@ -38,13 +43,10 @@ class Sample:
 
     @cached_property
     def small_HW(self) -> np.ndarray:
-        """`gray_HW` with a short side of at most MOTION_SHORT_SIDE."""
-        height, width = self.gray_HW.shape
-        scale = MOTION_SHORT_SIDE / min(height, width)
-        if scale >= 1:
-            return self.gray_HW
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        return cv2.resize(self.gray_HW, size, interpolation=cv2.INTER_AREA)
+        """uint8 luma of the frame reduced to a short side near SMALL_SHORT_SIDE, as `vidpipe.shots.frames` reduces."""
+        if self._small_HW is not None:
+            return self._small_HW
+        return ShotFrames(shrink(self.rgb_HWC[None], SMALL_SHORT_SIDE)).gray_THW[0]
 
     @cached_property
     def margins(self) -> Margins:

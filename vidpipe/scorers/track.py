@@ -47,13 +47,26 @@ class Track:
         self._bars = Grid(BARS_PER_SECOND)
         self._grids = {s.config.samples_per_second: Grid(s.config.samples_per_second) for s in scorers}
 
-    def push(self, index: int, seconds: float, rgb_HWC: np.ndarray, *, forced: bool = False) -> None:
-        """Offer a frame, in presentation order; `forced` makes every scorer sample it."""
+    def push(
+        self,
+        index: int,
+        seconds: float,
+        rgb_HWC: np.ndarray,
+        *,
+        small_HW: np.ndarray | None = None,
+        forced: bool = False,
+    ) -> None:
+        """Offer a frame, in presentation order; `forced` makes every scorer sample it.
+
+        `small_HW` is the whole frame's `Sample.small_HW`, where it is known.
+        """
         due = {rate for rate, grid in self._grids.items() if grid.due(seconds) or forced}
         look_for_bars = self._bars.due(seconds) or forced
         if not due and not look_for_bars:
             return
-        sample = Sample(index=index, seconds=seconds, rgb_HWC=self._cropped(rgb_HWC))
+        if self.crop is not None:
+            rgb_HWC, small_HW = self._cropped(rgb_HWC), None
+        sample = Sample(index=index, seconds=seconds, rgb_HWC=rgb_HWC, small_HW=small_HW)
         self.analysed_hw = sample.gray_HW.shape[:2]
         if look_for_bars:
             self._box = self._area.update(sample.margins, *self.analysed_hw)
@@ -63,8 +76,7 @@ class Track:
                 scorer.push(sample)
 
     def _cropped(self, rgb_HWC: np.ndarray) -> np.ndarray:
-        if self.crop is None:
-            return rgb_HWC
+        assert self.crop is not None
         height, width = rgb_HWC.shape[:2]
         top, bottom = round(self.crop[0] * height), round(self.crop[1] * height)
         left, right = round(self.crop[2] * width), round(self.crop[3] * width)

@@ -1,7 +1,8 @@
 """From cuts to clips: which frames of a shot a clip takes.
 
 The rule, in this order:
-1. A shot loses `trim_frames` frames at each of its ends that is a cut, none at the ends of the video.
+1. A shot is what lies between two transitions; the frames of a dissolve belong to none. It loses `trim_frames` frames
+   at each of its ends that is a cut or transition, none at the ends of the video.
 2. A shot shorter than `min_seconds` gives no clip; one of at most `max_seconds` gives one.
 3. A longer one is cut into windows. `equal`: as few as fit, equally long; `fixed`: each as long as `max_seconds`
    allows. The remainder of `fixed` is a clip if it is at least `min_seconds` long, else it is dropped; where `equal`
@@ -12,15 +13,15 @@ frame is.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from schemas.errors import UserError
+from vidpipe.shots.detector import Transition
 
 TOLERANCE_SECONDS = 1e-6
 
@@ -31,7 +32,7 @@ class WindowRule:
 
     min_seconds: float = 1.0
     max_seconds: float = 10.0
-    trim_frames: int = 2
+    trim_frames: int = 1
     window: Literal["equal", "fixed"] = "equal"
 
     def __post_init__(self) -> None:
@@ -53,15 +54,18 @@ class Window:
     last: int
 
 
-def cut_windows(starts: np.ndarray, ends: np.ndarray, cuts: list[int], rule: WindowRule) -> Iterator[Window]:
+def cut_windows(
+    starts: np.ndarray, ends: np.ndarray, transitions: Sequence[Transition], rule: WindowRule
+) -> Iterator[Window]:
     """Windows of all shots.
 
     Args:
         starts, ends: of each frame on screen, in seconds, ascending; `ends[i]` is at most `starts[i + 1]`.
-        cuts: numbers of the first frames of new shots, ascending, in (0, num_frames).
+        transitions: ascending, as `vidpipe.shots.detector.merged` gives them.
     """
-    edges = [0, *cuts, len(starts)]
-    for shot_index, (low, high) in enumerate(itertools.pairwise(edges)):
+    begins = [0, *(t.end for t in transitions)]
+    stops = [*(t.start for t in transitions), len(starts)]
+    for shot_index, (low, high) in enumerate(zip(begins, stops)):
         first = low + (rule.trim_frames if low > 0 else 0)
         last = high - 1 - (rule.trim_frames if high < len(starts) else 0)
         if last < first or ends[last] - starts[first] < rule.min_seconds - TOLERANCE_SECONDS:
