@@ -14,7 +14,9 @@ def cpu_default() -> tuple[str, str]:
     from vidpipe.media.doctor import torchcodec_problem
 
     problem = torchcodec_problem()
-    return ("pyav", f"torchcodec cannot be used ({problem})") if problem else ("pyav", "torchcodec is not wired yet")
+    if problem:
+        return "pyav", f"torchcodec cannot be used ({problem})"
+    return "torchcodec", "for clips, where it is exact for the file; PyAV for passes and other files"
 
 
 def choose(facts: VideoFacts, device: str, config: DecodeConfig) -> str:

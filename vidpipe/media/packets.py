@@ -21,7 +21,7 @@ from vidpipe.media.entry import (
 from vidpipe.media.facts import VideoFacts
 
 NO_TIME = -(1 << 63)
-CLEAN, OPEN, NOT_KEPT, HIDDEN = 1, 2, 4, 8
+CLEAN, OPEN, NOT_KEPT, HIDDEN, FLAGGED = 1, 2, 4, 8, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,8 @@ class PacketIndex:
 
     Attributes:
         pts, dts: int64 [N]; NO_TIME where missing.
-        flags: uint8 [N], of CLEAN, OPEN, NOT_KEPT (marked to be decoded but not shown), HIDDEN (shows no picture).
+        flags: uint8 [N], of CLEAN, OPEN, NOT_KEPT (marked to be decoded but not shown), HIDDEN (shows no picture),
+            FLAGGED (the container calls it a keyframe).
         regular: every time is there and no two are equal, in a container and codec where a seek changes no time.
         plain: besides, each packet that is neither NOT_KEPT nor HIDDEN shows one picture at its pts.
     """
@@ -40,6 +41,12 @@ class PacketIndex:
     flags: np.ndarray
     regular: bool
     plain: bool
+
+    @property
+    def keyframes_proven(self) -> bool:
+        """Whether each packet that the container calls a keyframe is a CLEAN entry."""
+        flagged = self.flags[(self.flags & FLAGGED) > 0]
+        return len(flagged) > 0 and bool(((flagged & CLEAN) > 0).all())
 
     def __repr__(self) -> str:
         entries = int(((self.flags & (CLEAN | OPEN)) > 0).sum())
@@ -103,7 +110,7 @@ def _flags(packet: Any, codec: str, extradata: bytes | None, sets: NalSets) -> i
     if packet.is_keyframe and known and not flag and not packet.is_corrupt:
         kind = entry_kind(codec, bytes(packet), extradata)
         flag |= {"clean": CLEAN, "open": OPEN, None: 0}[kind]
-    return flag
+    return flag | (FLAGGED if packet.is_keyframe else 0)
 
 
 def _checked(pts: np.ndarray, dts: np.ndarray, flags: np.ndarray, facts: VideoFacts) -> PacketIndex:

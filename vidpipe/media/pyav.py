@@ -179,12 +179,14 @@ class PyAvReader:
         from vidpipe.media.resize import resize_crop
 
         geometry, converter = self.facts.geometry, self._full_size()
-        stored = np.empty((1, *geometry.square_hw, 3), dtype=np.uint8)
+        stored = np.empty((1, *geometry.coded_hw, 3), dtype=np.uint8)
         damaged = np.zeros(len(wanted), dtype=bool)
         out: torch.Tensor | None = None
         for k, (decoded, exact) in enumerate(self._chosen(clip, wanted)):
             converter.to_rgb(decoded.frame, stored[0])
             frame_TCHW = geometry.orient_torch(torch.from_numpy(stored).permute(0, 3, 1, 2))
+            if geometry.sar != (1, 1):
+                frame_TCHW = resize_crop(frame_TCHW, None, geometry.display_hw)
             if clip.crop_xywh is not None:
                 frame_TCHW = resize_crop(frame_TCHW, clip.crop_xywh, None)
             frame_TCHW = resize_crop(frame_TCHW, crop_xywh, size_hw)
@@ -197,7 +199,7 @@ class PyAvReader:
 
     def _full_size(self) -> Converter:
         if self._converter is None:
-            self._converter = Converter(self.facts.geometry.square_hw, self._hdr, self.facts.color_primaries)
+            self._converter = Converter(self.facts.geometry.coded_hw, self._hdr, self.facts.color_primaries)
         return self._converter
 
     def _chosen(self, clip: ClipReference, wanted: np.ndarray) -> Iterator[tuple[Decoded, bool]]:

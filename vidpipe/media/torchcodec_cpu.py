@@ -1,0 +1,102 @@
+"""The torchcodec back end on the CPU: exact frames of clips from its decoder, in files where its seeks are exact.
+
+torchcodec trusts containers' keyframe flags and hides decode errors. So a clip is given to it only if a pass saw it
+intact, the file's packet index is plain and each flagged keyframe is a proven clean entry; other clips, HDR, mirrored or
+interlaced pictures go through PyAV, with the same pixels. Passes go through PyAV always, since damage must be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vidpipe.media.files import local_path, open_bytes
+from vidpipe.media.pyav import PyAvReader
+from vidpipe.media.reference import ClipReference
+
+CHUNK_BYTES = 192 << 20
+"""Full-size RGB frames that are held before they are cropped and scaled."""
+CODECS = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mjpeg"))
+
+
+class TorchcodecReader(PyAvReader):
+    """See `decode.VideoReader`. `decoder_name` is `pyav` until `frames` has used torchcodec."""
+
+    _decoder: Any = None
+    _file: Any = None
+
+    def __exit__(self, *exc: object) -> None:
+        self._decoder = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        super().__exit__(*exc)
+
+    def eligible(self) -> bool:
+        """Whether torchcodec is exact for intact clips of this file."""
+        facts = self.facts
+        plain_picture = not (facts.hdr or facts.hflip or facts.interlaced) and facts.pix_fmt in ("yuv420p", "yuvj420p")
+        return plain_picture and facts.codec in CODECS and self.index().plain and self.index().keyframes_proven
+
+    def frame_pts(self, clip: ClipReference) -> np.ndarray:
+        """See `decode.VideoReader.frame_pts`: from the packet index where torchcodec decodes."""
+        if clip.intact and self.eligible():
+            return self.index().between(clip.start_pts, clip.end_pts)
+        return super().frame_pts(clip)
+
+    def _converted(
+        self, clip: ClipReference, wanted: np.ndarray, size_hw: tuple[int, int] | None, crop_xywh: Sequence[int] | None
+    ) -> tuple[Any, np.ndarray]:
+        if not clip.intact or not self.eligible() or not np.isin(wanted, self.index().shown()).all():
+            return super()._converted(clip, wanted, size_hw, crop_xywh)
+        try:
+            return self._by_torchcodec(clip, wanted, size_hw, crop_xywh)
+        except RuntimeError:  # a damaged packet ends its batch; PyAV says which frames are lost
+            return super()._converted(clip, wanted, size_hw, crop_xywh)
+
+    def _by_torchcodec(
+        self, clip: ClipReference, wanted: np.ndarray, size_hw: tuple[int, int] | None, crop_xywh: Sequence[int] | None
+    ) -> tuple[Any, np.ndarray]:
+        import torch
+
+        from vidpipe.media.resize import resize_crop
+
+        decoder = self._opened()
+        where = np.searchsorted(self.index().shown(), wanted).tolist()
+        step = max(1, CHUNK_BYTES // (3 * self.facts.coded_width * self.facts.coded_height))
+        parts = []
+        for start in range(0, len(where), step):
+            batch = decoder.get_frames_at(where[start : start + step])
+            self._check_times(batch, wanted[start : start + step])
+            frames_TCHW = self._square(batch.data)
+            if clip.crop_xywh is not None:
+                frames_TCHW = resize_crop(frames_TCHW, clip.crop_xywh, None)
+            parts.append(resize_crop(frames_TCHW, crop_xywh, size_hw))
+        self.decoder_name = "torchcodec"
+        return torch.cat(parts), np.zeros(len(wanted), dtype=bool)
+
+    def _opened(self) -> Any:
+        if self._decoder is None:
+            from torchcodec.decoders import VideoDecoder
+
+            source: Any = local_path(self._uri)
+            if source is None:
+                source = self._file = open_bytes(self._uri, self._storage)
+            self._decoder = VideoDecoder(
+                source, stream_index=self.facts.stream_index, num_ffmpeg_threads=self._config.num_threads
+            )
+        return self._decoder
+
+    def _check_times(self, batch: Any, wanted: np.ndarray) -> None:
+        """Raise RuntimeError unless torchcodec's frames are those of these times."""
+        given = batch.pts_seconds.numpy() / float(self.facts.time_base)
+        if not np.array_equal(np.rint(given).astype(np.int64), wanted):
+            raise RuntimeError("torchcodec gave frames of other times")
+
+    def _square(self, frames_TCHW: Any) -> Any:
+        """Square pixels; torchcodec has rotated already."""
+        from vidpipe.media.resize import resize_crop
+
+        return resize_crop(frames_TCHW, None, self.facts.geometry.display_hw)
