@@ -12,15 +12,15 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Protocol, overload
 
 import numpy as np
 
 from schemas.errors import UserError
 from schemas.ids import canonical_json
-from trainer.data.deal import deal
-from trainer.data.index import Index
-from trainer.data.packing import FlopModel, pack_counts
+from trainer.data.deal import Balance, deal
+from trainer.data.index import Stream
+from trainer.data.packing import Classes, FlopModel, Packed, pack_groups, pack_tiers
 from trainer.data.permutation import hash_key, keyed_uniform
 from trainer.data.sequence import EPOCH, MixSequence, StreamSequence
 
@@ -36,6 +36,9 @@ class PlanConfig:
     Attributes:
         token_budget: tokens of a pack, at most.
         packs_per_step: packs of a step over all ranks: the global batch.
+        packs_per_rank: packs that a rank runs in a step where the run is at home; they are planned to even out. Any
+            other number of ranks sees the same packs, somewhat less even.
+        balance: `sum` where ranks meet once a step; `lockstep` where sharding makes them wait at every pack.
         window_steps: steps planned together; 0 takes 4,096 packs' worth, at most 64.
         seed: of order, captions and whatever else is drawn.
         read_bytes: rows are shuffled in groups of about so many bytes that lie together in a table, so that one
@@ -46,6 +49,8 @@ class PlanConfig:
 
     token_budget: int
     packs_per_step: int
+    packs_per_rank: int = 1
+    balance: Balance = "sum"
     window_steps: int = 0
     seed: int = 0
     read_bytes: int = 1 << 20
@@ -55,6 +60,11 @@ class PlanConfig:
     def __post_init__(self) -> None:
         if self.token_budget < 1 or self.packs_per_step < 1:
             raise UserError("plan: token_budget and packs_per_step must be at least 1")
+        if not 1 <= self.packs_per_rank <= self.packs_per_step:
+            raise UserError(
+                f"plan: packs_per_rank must be in [1, {self.packs_per_step}], the packs of a step; "
+                f"found {self.packs_per_rank}"
+            )
         if self.window_steps < 0 or self.read_bytes < 0:
             raise UserError("plan: window_steps and read_bytes must not be negative")
         if not 0 <= self.fill <= 1:
@@ -128,7 +138,7 @@ class StepPlan(Sequence[PackPlan]):
 
     def deal(self, world_size: int) -> np.ndarray:
         """Numbers of packs [world_size, slots]; see `deal`."""
-        return deal(self.costs, world_size)
+        return deal(self.costs, world_size, self._window.balance)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,6 +151,17 @@ class _Window:
     tokens: np.ndarray
     costs: np.ndarray
     flops: np.ndarray
+    balance: Balance
+
+
+class Plannable(Protocol):
+    """What a planner needs of an index."""
+
+    @property
+    def streams(self) -> tuple[Stream, ...]: ...
+    @property
+    def content_hash(self) -> str: ...
+    def __len__(self) -> int: ...
 
 
 class Planner:
@@ -155,13 +176,14 @@ class Planner:
         UserError: a sample is longer than the budget; names buckets and the share of rows.
     """
 
-    def __init__(self, index: Index, config: PlanConfig, flops: FlopModel, *, steps_per_era: int = 0) -> None:
+    def __init__(self, index: Plannable, config: PlanConfig, flops: FlopModel, *, steps_per_era: int = 0) -> None:
         self.index = index
         self.config = config
         self.flops = flops
         self.streams = self._fitting_streams()
         self.lengths, self._class_of = np.unique([s.num_tokens for s in self.streams], return_inverse=True)
-        self._class_costs = flops.costs(self.lengths, config.token_budget)
+        costs = flops.costs(self.lengths, config.token_budget)
+        self.classes = Classes(lengths=self.lengths, costs=costs, budget=config.token_budget)
         self._class_flops = flops.flops(self.lengths)
         self.sequence = MixSequence([self._stream_sequence(i) for i in range(len(self.streams))])
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
@@ -169,7 +191,7 @@ class Planner:
         self.steps_per_era = 0
         self._set_era(steps_per_era)
 
-    def _fitting_streams(self) -> list:
+    def _fitting_streams(self) -> list[Stream]:
         long = [s for s in self.index.streams if s.num_tokens > self.config.token_budget]
         if long and not self.config.allow_skipping:
             total = len(self.index)
@@ -231,14 +253,22 @@ class Planner:
         self._windows.clear()
 
     def _overflows(self) -> bool:
-        self._windows.clear()
+        """Whether a window of the sequence, planned without its rows, has samples that find no room."""
         windows = self._windows_per_era
         for number in sorted({0, windows // 2, windows - 1}):
-            counts, num_packs = self._counts(0, number)
-            _, left = pack_counts(self.lengths, counts, self._class_costs, num_packs, self.config.token_budget)
-            if left.any():
+            first, last = self._span(0, number)
+            if self._pack(self._expected_counts(number), last - first).left.any():
                 return True
         return False
+
+    def _expected_counts(self, number: int) -> np.ndarray:
+        """Samples of each class in a window of the first era, read groups counted with their mean size, rounded up."""
+        start, stop = self._times(0, number)
+        counts = np.zeros(len(self.lengths), np.int64)
+        for c, s in zip(self._class_of, self.sequence.streams):
+            groups = s.groups_before(stop) - s.groups_before(start)
+            counts[c] += -(-groups * s.stream.num_rows // s.num_groups)
+        return counts
 
     @property
     def window_steps(self) -> int:
@@ -265,15 +295,6 @@ class Planner:
             else:
                 marks.append(self.sequence.time_of(first + (total - first) * step // self.steps_per_era, low, high))
         return marks[0], marks[1]
-
-    def _counts(self, era: int, window: int) -> tuple[np.ndarray, int]:
-        start, stop = self._times(era, window)
-        counts = np.zeros(len(self.lengths), np.int64)
-        for c, s in zip(self._class_of, self.sequence.streams):
-            # groups of a stream differ by one row, so count rows as they come
-            counts[c] += len(s.between(s.groups_before(start), s.groups_before(stop)).rows)
-        first, last = self._span(era, window)
-        return counts, (last - first) * self.config.packs_per_step
 
     def locate(self, step: int) -> tuple[int, int, int]:
         """Era, window and step within the window of a global step."""
@@ -307,21 +328,53 @@ class Planner:
         key = hash_key(self.config.seed, era, number)
         rows, visits, counts = self._rows(era, number, key)
         first, last = self._span(era, number)
-        steps, packs = last - first, self.config.packs_per_step
-        table, left = pack_counts(self.lengths, counts, self._class_costs, steps * packs, self.config.token_budget)
-        table = table[_step_order(table @ self._class_costs, steps, key)]
-        if left.any():
-            table = np.concatenate([table, self._overflow_packs(left)])
+        packed = self._pack(counts, last - first)
+        table = packed.table[self._step_order(packed.table @ self.classes.costs, last - first, key)]
+        if packed.left.any():
+            table = np.concatenate([table, self._overflow_packs(packed.left)])
         return self._fill(table, rows, visits)
+
+    @property
+    def _groups_per_step(self) -> int:
+        return -(-self.config.packs_per_step // self.config.packs_per_rank)
+
+    def _group_sizes(self) -> np.ndarray:
+        """Packs of each group of a step: all of packs_per_rank, the last of what is left."""
+        sizes = np.full(self._groups_per_step, self.config.packs_per_rank)
+        sizes[-1] = self.config.packs_per_step - sizes[:-1].sum()
+        return sizes
+
+    def _pack(self, counts: np.ndarray, num_steps: int) -> Packed:
+        """Packs of a window: groups one after another, their short ones last; or tiers one after another."""
+        sizes = self._group_sizes()
+        if self.config.balance == "sum":
+            return pack_groups(self.classes, counts, np.repeat(sizes, num_steps))
+        ranks, slots = self._groups_per_step, self.config.packs_per_rank
+        tiers = [ranks] * (slots - 1) + [self.config.packs_per_step - ranks * (slots - 1)]
+        return pack_tiers(self.classes, counts, [num_steps * size for size in tiers])
+
+    def _step_order(self, costs: np.ndarray, num_steps: int, key: int) -> np.ndarray:
+        """Order packs by step, such that each step gets one of every `num_steps` neighbours by cost."""
+        if self.config.balance == "lockstep":
+            return _draw_steps(costs, num_steps, key).T.reshape(-1)
+        places = np.arange(len(costs))
+        whole = num_steps * (self._groups_per_step - 1) * self.config.packs_per_rank
+        parts = []
+        for part, size in (
+            (places[:whole], self.config.packs_per_rank),
+            (places[whole:], int(self._group_sizes()[-1])),
+        ):
+            groups = part.reshape(-1, size)
+            drawn = _draw_steps(costs[groups].max(axis=1, initial=0), num_steps, hash_key(key, size))
+            parts.append(groups[drawn.T].reshape(num_steps, -1))
+        return np.concatenate(parts, axis=1).reshape(-1)
 
     def _overflow_packs(self, left: np.ndarray) -> np.ndarray:
         """Packs beyond the step's number for what found no room: rare, and better than losing a row."""
         num_packs = max(1, -(-int(left @ self.lengths) // self.config.token_budget))
-        while True:
-            table, rest = pack_counts(self.lengths, left, self._class_costs, num_packs, self.config.token_budget)
-            if not rest.any():
-                return table
+        while (packed := pack_groups(self.classes, left, np.ones(num_packs, np.int64))).left.any():
             num_packs += 1
+        return packed.table
 
     def _rows(self, era: int, number: int, key: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
         """Rows and visits of each class, streams of one class mixed by read group."""
@@ -351,13 +404,21 @@ class Planner:
             all_rows[places] = rows[c]
             all_visits[places] = visits[c]
         starts = np.append(begins[:, 0], ends[-1, -1])
-        tokens, costs = table @ self.lengths, table @ self._class_costs
+        tokens, costs = table @ self.lengths, table @ self.classes.costs
         flops = (table * self._class_flops).sum(axis=1)
-        return _Window(starts=starts, rows=all_rows, visits=all_visits, tokens=tokens, costs=costs, flops=flops)
+        return _Window(
+            starts=starts,
+            rows=all_rows,
+            visits=all_visits,
+            tokens=tokens,
+            costs=costs,
+            flops=flops,
+            balance=self.config.balance,
+        )
 
 
-def _step_order(costs: np.ndarray, num_steps: int, key: int) -> np.ndarray:
-    """Order packs so that each step gets one of every `num_steps` neighbours by cost: all steps cost about the same."""
+def _draw_steps(costs: np.ndarray, num_steps: int, key: int) -> np.ndarray:
+    """Places sorted by cost in rows of `num_steps`, each row in a keyed order: column s is what step s gets."""
     ranked = np.argsort(costs, kind="stable").reshape(-1, num_steps)
     draw = keyed_uniform(key, np.arange(ranked.size)).reshape(ranked.shape)
-    return np.take_along_axis(ranked, np.argsort(draw, axis=1, kind="stable"), axis=1).T.reshape(-1)
+    return np.take_along_axis(ranked, np.argsort(draw, axis=1, kind="stable"), axis=1)

@@ -22,6 +22,7 @@ from schemas.buckets import Bucket
 from schemas.columns import TableSpec
 from schemas.latent_spaces import METADATA_KEY, LatentSpace
 from schemas.tables import CAPTIONS, CLIPS, LATENTS, SPLIT, TEXT
+from trainer.data.index import Stream
 
 SPACE = LatentSpace(
     name="synthetic",
@@ -60,6 +61,41 @@ class SyntheticConfig:
     heldout_every: int = 8
     rows_per_fragment: int = 4096
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class StreamIndex:
+    """Streams without tables, for planning alone: what a planner asks of an index, and no more."""
+
+    streams: tuple[Stream, ...]
+    content_hash: str = "streams"
+
+    def __len__(self) -> int:
+        return self.streams[-1].stop
+
+    @classmethod
+    def of(
+        cls, rows: Mapping[int, int], weights: Mapping[int, float] | None = None, token_bytes: int = 128
+    ) -> StreamIndex:
+        """A stream for each length: tokens of a sample -> rows; tokens of `token_bytes`."""
+        streams, start = [], 0
+        for length, count in rows.items():
+            made = Stream(
+                dataset=0,
+                table=f"latents/mix/{length}",
+                version=1,
+                bucket=f"1x16x{16 * length}",
+                weight=(weights or {}).get(length, 1.0),
+                start=start,
+                stop=start + count,
+                shape_CTHW=(16, 1, 2, 2 * length),
+                grid_THW=(1, 1, length),
+                latent_bytes=length * token_bytes,
+                files=(),
+            )
+            streams.append(made)
+            start += count
+        return cls(tuple(streams))
 
 
 def write_dataset(root: str, config: SyntheticConfig | None = None) -> None:
