@@ -13,12 +13,14 @@ come groups of four frames. A block of 4x8x8 pixels keeps 16 of its 768 coeffici
                     vertical slope; second and third of the mean
     channels 14-15  Cb and Cr, block mean
 
-Exactness. All analysis weights are integers (seven bits in space and time, eight in colour) and the arithmetic is on
-integers that floats hold exactly (float32 below 2^24, float64 below 2^53), so sums do not depend on their order: the
+Exactness. All analysis weights are integers and the arithmetic is on integers that floats hold exactly (float32 below
+2^24, float64 below 2^53), so sums do not depend on their order: the
 latents are the same bits on every machine, device and batch size. Decoding uses the exact dual of the analysis, so
 encode(decode(z)) = z before rounding and decode(encode(.)) is a projection.
 
-Constants. `MEAN` and `STD` were measured on footage: `python -m vidpipe.vaes.dct_statistics FOLDER`.
+Constants. `MEAN` and `STD` were measured on 138 clips of 16 films, cartoons and recordings, 64 to 256 pixels high:
+`python -m vidpipe.vaes.dct_statistics FOLDER`. It also gives the PSNR there: median 25.8 dB, 20.1 to 49.1 dB for the
+middle 90%.
 
 Turned down: the 16 coefficients of greatest energy, none turned: 0.5 dB better, and hard to learn.
 """
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 REVISION = "1"
 CHANNELS, STRIDE_T, STRIDE = 16, 4, 8
 CHUNK_BYTES = 64 << 20
+SCALE = 109
 
 RGB_TO_YCBCR = ((77, 150, 29), (-43, -85, 128), (128, -107, -21))
 """BT.601 times 256; the rows sum to 256, 0 and 0, so grey stays grey exactly."""
@@ -47,22 +50,23 @@ RGB_TO_YCBCR = ((77, 150, 29), (-43, -85, 128), (128, -107, -21))
 TEMPORAL = ((64, 64, 64, 64), (83, 36, -36, -83), (64, -64, -64, 64), (36, -83, 83, -36))
 """The 4-point integer DCT of H.265 (8.6.4.2): orthogonal rows."""
 
-MEAN = (81.7, 66.3, 81.5, 66.8, 54.1, 66.6, 82.7, 67.1, 82.7, 0.0, 0.0, 0.0, 0.0, 0.0, -7.4, 5.5)
-STD = (51.4, 41.8, 51.7, 41.9, 34.1, 42.2, 51.9, 42.2, 52.2, 6.71, 2.64, 2.67, 2.18, 2.3, 16.2, 13.5)
+MEAN = (79.8, 65.6, 79.8, 65.6, 54.0, 65.6, 79.8, 65.6, 79.8, 0.0, 0.0, 0.0, 0.0, 0.0, -6.46, 5.57)
+STD = (49.3, 40.9, 49.3, 40.9, 33.9, 40.9, 49.3, 40.9, 49.3, 8.06, 3.53, 3.53, 4.18, 3.3, 25.2, 22.6)
 
 
 def spatial_filters() -> np.ndarray:
     """Three integer filters over 8 pixels, [3, 8]: the lowest three DCT frequencies turned into a 3-pixel picture.
 
     Their sum is constant over the pixels, and the outer two mirror each other: so the block's mean is the sum of the
-    three and its slope the difference of the outer two.
+    three and its slope the difference of the outer two. Magnitudes sum to at most 256 a filter, so that a block of code
+    values weighted in both directions stays below 2^24.
     """
     k, x, j = np.arange(3)[:, None], np.arange(8)[None], np.arange(3)[None]
     weight = np.where(k == 0, np.sqrt(0.5), 1.0)
     dct8 = np.cos(np.pi * (2 * x + 1) * k / 16) * weight / 2
     dct3 = np.cos(np.pi * (2 * j + 1) * k / 6) * weight * np.sqrt(2 / 3)
-    first = np.rint(128 * dct3[:, 0] @ dct8).astype(np.int64)
-    total = round(128 * np.sqrt(3 / 8))
+    first = np.rint(SCALE * dct3[:, 0] @ dct8).astype(np.int64)
+    total = round(SCALE * np.sqrt(3 / 8))
     return np.stack([first, total - first - first[::-1], first[::-1]])
 
 
@@ -88,77 +92,84 @@ class DctVae(Vae):
         import torch
 
         B, _, T, H, W = frames_BCTHW.shape
-        pictures = torch.empty(B, 3, T, H // 8, W // 8, 9, dtype=torch.float64, device=frames_BCTHW.device)
-        step = max(1, CHUNK_BYTES // (12 * H * W))
-        for b in range(B):
-            for t in range(0, T, step):
-                pictures[b, :, t : t + step] = _pictures(frames_BCTHW[b, :, t : t + step])
-        grouped = torch.cat([pictures[:, :, :1].expand(-1, -1, 4, -1, -1, -1), pictures[:, :, 1:]], 2)
-        return _channels(grouped.unflatten(2, (-1, 4)))
+        out = torch.empty(
+            B, CHANNELS, 1 + (T - 1) // 4, H // 8, W // 8, dtype=torch.float64, device=frames_BCTHW.device
+        )
+        step = 4 * max(1, CHUNK_BYTES // (48 * H * W))  # frames at a time
+        for clip, latents in zip(frames_BCTHW, out):
+            latents[:, :1] = _channels(_pictures(clip[:, :1]).expand(-1, 4, -1, -1, -1))
+            for t in range(1, T, step):
+                latents[:, 1 + t // 4 : 1 + (t + step) // 4] = _channels(_pictures(clip[:, t : t + step]))
+        return out
 
     def decode_raw(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         import torch
 
-        dual = torch.from_numpy(synthesis()).to(latents_BCTHW.device)
-        B, C, T, H, W = latents_BCTHW.shape
-        blocks = latents_BCTHW.movedim(1, -1).reshape(-1, C) @ dual
-        groups = blocks.view(B, T, H, W, 3, 4, 8, 8).permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(B, 3, T, 4, H * 8, W * 8)
-        first = groups[:, :, :1].mean(3)
-        return torch.cat([first, groups[:, :, 1:].flatten(2, 3)], 2)
+        B, _, T, H, W = latents_BCTHW.shape
+        out = torch.empty(B, 3, 4 * T - 3, 8 * H, 8 * W, dtype=torch.float32, device=latents_BCTHW.device)
+        for latents, frames in zip(latents_BCTHW, out):
+            frames[:, :1] = _group(latents[:, 0]).mean(1, keepdim=True)
+            for t in range(1, T):
+                frames[:, 4 * t - 3 : 4 * t + 1] = _group(latents[:, t])
+        return out
+
+
+def _group(latent_CHW: torch.Tensor) -> torch.Tensor:
+    """Four frames of one group, float64 [3, 4, 8 H, 8 W] in code values."""
+    import torch
+
+    dual = torch.from_numpy(synthesis()).to(latent_CHW.device)
+    C, H, W = latent_CHW.shape
+    blocks = (dual.T @ latent_CHW.reshape(C, -1).to(torch.float64)).view(3, 4, 8, 8, H, W)
+    return blocks.permute(0, 1, 4, 2, 5, 3).reshape(3, 4, 8 * H, 8 * W)
 
 
 def _pictures(frames_CTHW: torch.Tensor) -> torch.Tensor:
-    """3x3 picture of each 8x8 block: integers in float64 [3, T, H / 8, W / 8, 9], row major."""
+    """3x3 picture of each 8x8 block, row major: integers below 2^24, [C, T, 9, H / 8, W / 8].
+
+    In float32 on a CPU. A GPU may round float32 factors to 11 bits (TF32), so there it is float64.
+    """
     import torch
 
-    filters = torch.from_numpy(spatial_filters()).to(frames_CTHW.device)
     C, T, H, W = frames_CTHW.shape
-    rows = frames_CTHW.to(torch.float32, memory_format=torch.contiguous_format).view(-1, 8) @ filters.T.to(
-        torch.float32
-    )  # below 2^18: exact
-    rows = rows.view(C * T, H // 8, 8, W // 8 * 3).to(torch.float64)
-    both = torch.matmul(filters.to(torch.float64), rows)  # below 2^28
-    return both.view(C, T, H // 8, 3, W // 8, 3).transpose(3, 4).flatten(4)
+    dtype = torch.float32 if frames_CTHW.device.type == "cpu" else torch.float64
+    f = torch.from_numpy(spatial_filters()).to(frames_CTHW.device, dtype)
+    kernels = torch.einsum("iy,jx->ijyx", f, f).view(9, 1, 8, 8)
+    images = frames_CTHW.reshape(C * T, 1, H, W).to(dtype)
+    return torch.nn.functional.conv2d(images, kernels, stride=8).view(C, T, 9, H // 8, W // 8)
 
 
-def _channels(p: torch.Tensor) -> torch.Tensor:
-    """Latents from block pictures [B, 3, G, 4, H, W, 9]: [B, 16, G, H, W], in code values."""
+def _channels(pictures_CTPHW: torch.Tensor) -> torch.Tensor:
+    """Raw latents of groups of four frames from their blocks' pictures: float64 [16, T / 4, H, W], in code values."""
     import torch
 
-    colour = torch.tensor(RGB_TO_YCBCR, dtype=torch.float64, device=p.device)
-    time = torch.tensor(TEMPORAL, dtype=torch.float64, device=p.device)
-
-    def weighted(values: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
-        return sum(values.select(dim, i) * w for i, w in enumerate(weights.tolist()))  # type: ignore[return-value]
-
-    luma = weighted(p, colour[0], 1)  # [B, G, 4, H, W, 9]
-    mean = luma.sum(-1)
-    q = luma.unflatten(-1, (3, 3))
-    slope_x, slope_y = (q[..., 0] - q[..., 2]).sum(-1), (q[..., 0, :] - q[..., 2, :]).sum(-1)
-    still = weighted(luma, time[0], 2)
-    moving = [weighted(v, time[k], 2) for v, k in ((mean, 1), (slope_x, 1), (slope_y, 1), (mean, 2), (mean, 3))]
-    still_rgb = weighted(p.sum(-1), time[0], 3)  # [B, 3, G, H, W]
-    chroma = [weighted(still_rgb, colour[k], 1) for k in (1, 2)]
-    stacked = torch.stack([*still.unbind(-1), *moving, *chroma], 1)
-    return stacked * torch.from_numpy(scales()).to(p.device).view(1, -1, 1, 1, 1)
+    C, T, P, H, W = pictures_CTPHW.shape
+    weights = torch.from_numpy(picture_weights()).to(pictures_CTPHW.device, torch.float64).view(CHANNELS, -1)
+    groups = (
+        pictures_CTPHW.to(torch.float64).view(C, T // 4, 4, P, H * W).permute(1, 0, 2, 3, 4).reshape(T // 4, -1, H * W)
+    )
+    integers = torch.matmul(weights, groups).view(T // 4, CHANNELS, H, W).transpose(0, 1)  # below 2^44: exact
+    return integers * torch.from_numpy(scales()).to(integers.device).view(-1, 1, 1, 1)
 
 
-def _blocks() -> np.ndarray:
-    """Integer weights of the 14 luma channels over one plane's block, [14, 4, 8, 8]; the mean's are the sum of 0-8."""
-    f, time = spatial_filters(), np.array(TEMPORAL)
-    flat, slope = f.sum(0), f[0] - f[2]
-    moving = ((1, flat, flat), (1, flat, slope), (1, slope, flat), (2, flat, flat), (3, flat, flat))
-    still = [(0, y, x) for y in f for x in f]
-    return np.stack([np.einsum("t,y,x->tyx", time[k], y, x) for k, y, x in (*still, *moving)])
+@functools.cache
+def picture_weights() -> np.ndarray:
+    """Integer weights of all channels over the pictures of a group, [16, 3 colours, 4 frames, 9]."""
+    colour, time = np.array(RGB_TO_YCBCR), np.array(TEMPORAL)
+    mean, slope = np.ones(3, np.int64), np.array([1, 0, -1])
+    still = [(0, 0, y, x) for y in np.eye(3, dtype=np.int64) for x in np.eye(3, dtype=np.int64)]
+    moving = [(0, 1, mean, mean), (0, 1, mean, slope), (0, 1, slope, mean), (0, 2, mean, mean), (0, 3, mean, mean)]
+    chroma = [(1, 0, mean, mean), (2, 0, mean, mean)]
+    rows = [np.einsum("c,t,y,x->ctyx", colour[c], time[t], y, x) for c, t, y, x in (*still, *moving, *chroma)]
+    return np.stack(rows).reshape(CHANNELS, 3, 4, 9)
 
 
 @functools.cache
 def analysis() -> np.ndarray:
-    """Integer weights of all channels, [16, 3 colours, 4, 8, 8]: the codec as one matrix."""
-    blocks, colour = _blocks(), np.array(RGB_TO_YCBCR)
-    mean = blocks[:9].sum(0)
-    planes = [*((colour[0], b) for b in blocks), (colour[1], mean), (colour[2], mean)]
-    return np.stack([np.einsum("c,tyx->ctyx", c, b) for c, b in planes])
+    """Integer weights of all channels over pixels, [16, 3 colours, 4, 8, 8]: the codec as one matrix."""
+    f = spatial_filters()
+    pictures = np.einsum("iy,jx->ijyx", f, f).reshape(9, 8, 8)
+    return np.einsum("nctp,pyx->nctyx", picture_weights(), pictures)
 
 
 @functools.cache
@@ -174,9 +185,8 @@ def synthesis() -> np.ndarray:
     The dual is taken over the blocks of a plane and the colours are inverted exactly: a pseudo-inverse over RGB would
     tint what only luma kept.
     """
-    blocks = _blocks().reshape(14, -1).astype(np.float64)
+    luma = np.linalg.pinv(analysis()[:14, 0].reshape(14, -1) / RGB_TO_YCBCR[0][0]).T
+    chroma = [np.linalg.pinv(analysis()[n, 0].reshape(1, -1) / RGB_TO_YCBCR[n - 13][0]).T[0] for n in (14, 15)]
     rgb = np.linalg.inv(np.array(RGB_TO_YCBCR, dtype=np.float64))
-    luma = np.linalg.pinv(blocks).T
-    mean = np.linalg.pinv(blocks[:9].sum(0, keepdims=True)).T[0]
-    planes = [*((rgb[:, 0], d) for d in luma), (rgb[:, 1], mean), (rgb[:, 2], mean)]
+    planes = [*((rgb[:, 0], d) for d in luma), (rgb[:, 1], chroma[0]), (rgb[:, 2], chroma[1])]
     return np.stack([np.outer(colour, d).ravel() for colour, d in planes]) / scales()[:, None]
