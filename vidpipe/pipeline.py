@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from schemas import expressions
 from schemas.errors import UserError, nearest
 from vidpipe import recipe as recipes
 from vidpipe.engine import Display, Engine, dry_run
@@ -26,6 +27,7 @@ from vidpipe.stages.encode import Encode
 from vidpipe.stages.ingest import Ingest
 from vidpipe.stages.score import Score
 from vidpipe.stages.table_stages import NearDuplicates, Split
+from vidpipe.stages.view import of_a_clip
 from vidpipe.store.dataset import Dataset
 
 CLIP_TABLES = (".csv", ".tsv", ".parquet")
@@ -121,6 +123,7 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
     """
     stages = make_stages(recipe, options.sources)
     chosen = selected(stages, options.only)
+    check_expressions(stages)
     _check_sources(chosen)
     dataset = Dataset(output).create()
     for name in options.adopt:
@@ -147,9 +150,26 @@ def plan(recipe: Recipe, output: str, options: RunOptions) -> list[dict[str, obj
     """What `run` would do, stage by stage, without writing anything."""
     stages = make_stages(recipe, options.sources)
     chosen = selected(stages, options.only)
+    check_expressions(stages)
     _check_sources(chosen)
     dataset = Dataset(output)
     return [dict(r) for r in dry_run(dataset, chosen, stages)]
+
+
+def check_expressions(stages: Sequence[Stage]) -> None:
+    """Check selection expressions against the columns that the recipe's own stages declare, before any work."""
+    import duckdb
+
+    declared = {n: [c.name for c in spec.columns] for s in stages for n, (spec, _) in s.tables().items()}
+    if "clips" not in declared:
+        return
+    _, known = expressions.clip_view(of_a_clip(declared))
+    for stage in stages:
+        if stage.where != expressions.ALL:
+            try:
+                expressions.check(duckdb.connect(), stage.where, [*known, "id"])
+            except UserError as error:
+                raise UserError(f"{stage.name}.where: {error}") from None
 
 
 def _check_sources(stages: Sequence[Stage]) -> None:

@@ -22,6 +22,17 @@ from vidpipe.sections import (
     SplitConfig,
 )
 
+NEEDS = {
+    "checksum": ("ingest",),
+    "analyze": ("ingest",),
+    "score": ("analyze",),
+    "near_duplicates": ("analyze",),
+    "split": ("near_duplicates",),
+    "caption": ("analyze",),
+    "embed": ("caption",),
+    "encode": ("analyze",),
+}
+"""Stages whose tables a stage reads."""
 STAGES = ("ingest", "checksum", "analyze", "score", "near_duplicates", "split", "caption", "embed", "encode")
 
 
@@ -44,6 +55,12 @@ class Recipe:
         for name in self.stages:
             if name not in STAGES:
                 raise UserError(f"stages: unknown stage {name!r}{nearest(name, STAGES)}")
+            for needed in NEEDS.get(name, ()):
+                if needed not in self.stages:
+                    raise UserError(
+                        f"stages: {name!r} wants {needed!r} in the list; to run only some of a recipe's stages now, "
+                        "leave the list whole and say `--stages`"
+                    )
 
 
 def load(path: str, overrides: tuple[str, ...] = ()) -> Recipe:

@@ -21,6 +21,12 @@ def quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def of_a_clip(columns: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Of all tables those that say something of a clip, a row a clip: what `expressions.clip_view` joins."""
+    other = ("latents/", "text/", "captions", "outcomes/", "tables/checksum")
+    return {name: found for name, found in columns.items() if not name.startswith(other)}
+
+
 class View:
     """A snapshot of the dataset for one query pass of one stage.
 
@@ -53,10 +59,7 @@ class View:
             )
         self.clip_columns: list[str] = []
         if "clips" in self.columns:
-            known = {
-                n: c for n, c in self.columns.items() if not n.startswith(("latents/", "text/", "captions", "outcomes"))
-            }
-            sql, self.clip_columns = expressions.clip_view(known, '"cur/{}"')
+            sql, self.clip_columns = expressions.clip_view(of_a_clip(self.columns), '"cur/{}"')
             self.con.execute(f"CREATE VIEW clip AS {sql}")
 
     def _register(self, con: Any) -> None:

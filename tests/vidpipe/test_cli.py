@@ -1,0 +1,112 @@
+"""Bad input gets one clear line and exit status 2, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from vidpipe.cli import main
+from vidpipe.store.dataset import Dataset
+
+RECIPE = 'stages = ["ingest", "analyze", "encode"]\n[encode]\nwhere = "motion_score > 0.01"\nbuckets = ["5x32x32"]\n'
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "footage").mkdir()
+    (tmp_path / "footage" / "a.txt").write_text("not a video")
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def run(place: Path, *more: str, source: str = "footage", recipe: str = "recipe.toml", output: str = "d") -> Result:
+    arguments = ["run", str(place / recipe), "--source", str(place / source), "--output", str(place / output)]
+    return CliRunner().invoke(main, [*arguments, "--scheduler", "sync", "--no-report", *more])
+
+
+def assert_refused(result: Result, *words: str) -> None:
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("vidpipe: "), result.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_no_such_folder(place: Path) -> None:
+    assert_refused(run(place, source="nowhere"), "nowhere", "no such file or folder")
+    assert not (place / "d").exists()
+
+
+def test_empty_folder(place: Path) -> None:
+    (place / "empty").mkdir()
+    assert_refused(run(place, source="empty"), "empty", "no files")
+
+
+def test_no_such_recipe_and_not_toml(place: Path) -> None:
+    assert_refused(run(place, recipe="other.toml"), "no such file")
+    (place / "bad.toml").write_text("a = [")
+    assert_refused(run(place, recipe="bad.toml"), "not TOML")
+
+
+def test_unknown_key(place: Path) -> None:
+    assert_refused(run(place, "--set", "encode.bucket='5x32x32'"), "encode.bucket", "did you mean 'buckets'")
+    assert_refused(run(place, "--set", "engine.wrokers=2"), "did you mean 'workers'")
+    assert_refused(run(place, "--set", "analyze.scorers=['blurr']"), "did you mean 'blur'")
+
+
+def test_unknown_stage(place: Path) -> None:
+    assert_refused(run(place, "--stages", "encod"), "did you mean 'encode'")
+
+
+def test_unknown_column_in_an_expression_is_told_before_anything_is_decoded(place: Path) -> None:
+    result = run(place, "--set", "encode.where='motion_scor > 0.1'")
+    assert_refused(result, "encode.where", "did you mean 'motion_score'")
+    assert not (place / "d").exists()
+
+
+def test_expression_that_is_no_sql(place: Path) -> None:
+    assert_refused(run(place, "--set", "encode.where='motion_score >'"), "encode.where")
+
+
+def test_bucket_off_the_latent_space(place: Path) -> None:
+    assert_refused(run(place, "--set", "encode.buckets=['6x30x32']"), "nearest is 5x32x32")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_unwritable_output(place: Path) -> None:
+    (place / "closed").mkdir(mode=0o500)
+    assert_refused(run(place, output="closed/d"), "cannot be written")
+
+
+def test_output_that_is_a_file_or_below_one(place: Path) -> None:
+    assert_refused(run(place, output="recipe.toml"), "is a file")
+    assert_refused(run(place, output="recipe.toml/d"), "recipe.toml")
+
+
+def test_output_that_holds_something_else(place: Path) -> None:
+    assert_refused(run(place, output="footage"), "not a dataset")
+
+
+def test_dataset_of_another_schema_version(place: Path) -> None:
+    Dataset(place / "d").create()
+    marker = json.loads((place / "d" / "dataset.json").read_text())
+    (place / "d" / "dataset.json").write_text(json.dumps({**marker, "schema_version": 99}))
+    assert_refused(run(place), "schema version 99", "upgrade")
+
+
+def test_no_dataset(place: Path) -> None:
+    for command in (["status"], ["report"], ["verify"], ["clean"], ["query"], ["lineage"]):
+        extra = {"query": ["SELECT 1"], "lineage": ["ab"]}.get(command[0], [])
+        assert_refused(CliRunner().invoke(main, [*command, str(place / "footage"), *extra]), "footage")
+
+
+def test_dry_run_writes_nothing(place: Path) -> None:
+    result = run(place, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].split()[:2] == ["ingest", "1"]
+    assert not (place / "d").exists()
