@@ -3,10 +3,11 @@
 A clip is cropped about its centre (inside its letterbox box and the user's crop) to the bucket's aspect, scaled, and
 loses trailing frames; it is never lengthened and never scaled up beyond a limit. What a bucket keeps of a clip is
 
-    kept = (1 - cropped_fraction) * (1 - dropped_fraction) * min(s, 1 / s) ** 2
+    kept = (1 - cropped_fraction) * (1 - dropped_fraction) * min(s, 1 / s**2)
 
-with s the linear scale: the share of the clip's samples that reach the VAE when scaling down, and the share of the
-VAE's work that is not interpolation when scaling up. The bucket of greatest `kept` wins; of equals the first.
+with s the linear scale. Scaling up costs the share of the VAE's work that goes to interpolated pixels. Scaling down costs
+less than an equal loss of area by cropping: with its square, a wide clip would keep as much in a tall bucket (a third of
+the picture, large) as in a wide one (all of it, small). The bucket of greatest `kept` wins; of equals the first.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def fit(row: Mapping[str, Any], bucket: Bucket, fps: Fraction | None, limits: Li
         return _misfit("too_much_cropped", row, f"bucket {bucket} would cut off {cropped:.0%} of {box[2]}x{box[3]}")
     if dropped > limits.max_dropped * available + 1e-9:
         return _misfit("too_long", row, f"bucket {bucket} would drop {dropped} of its {available} frames")
-    kept = (1 - cropped) * bucket.num_frames / available * min(scale, 1 / scale) ** 2
+    kept = (1 - cropped) * bucket.num_frames / available * min(scale, 1 / scale**2)
     return Fit(
         bucket=bucket,
         crop_xywh=crop,

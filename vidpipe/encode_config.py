@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.buckets import Bucket, BucketSet, parse_buckets
 from schemas.errors import UserError
-from schemas.latent_spaces import LatentSpace
 from vidpipe.bucketing import Limits, resolution_groups
 from vidpipe.media.config import DecodeConfig
 
+if TYPE_CHECKING:
+    from vidpipe.vaes.base import Vae
+
 NATIVE = "native"
+DEFAULT_BUCKETS = BucketSet(areas=(480 * 832,), frames=(17, 49, 81))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class EncodeConfig:
     Attributes:
         where: selection expression.
         vae: registry name; `source` is its weights (path or hub id), `params` its own parameters.
-        buckets: list of `FxHxW`; or leave it out and give `bucket_set`, from area budgets.
+        buckets: list of `FxHxW`; or leave it out and give `bucket_set`, from area budgets (480 x 832 by default).
         patch: patch of the model to be trained, T x H x W latent elements: heights and widths are multiples of stride
             times patch.
         fps: sampling rate, such as `16` or `30000/1001`; `native` takes every frame.
@@ -90,15 +93,17 @@ class EncodeConfig:
             stills_from_video=self.stills_from_video,
         )
 
-    def bucket_list(self, space: LatentSpace) -> list[Bucket]:
-        """The buckets, checked against the space; BucketMismatch names the nearest valid one."""
+    def bucket_list(self, vae: Vae) -> list[Bucket]:
+        """The buckets, checked against the VAE's rules; BucketMismatch names the nearest valid one."""
         if self.buckets:
-            return parse_buckets(self.buckets, space, self.patch)
-        return (self.bucket_set or BucketSet(areas=(480 * 832,), frames=(17, 49, 81))).buckets(space, self.patch)
+            found = parse_buckets(self.buckets, vae.space, self.patch)
+        else:
+            found = (self.bucket_set or DEFAULT_BUCKETS).buckets(vae.space, self.patch)
+        return [vae.check_bucket(bucket, self.patch) for bucket in found]
 
-    def bucket_groups(self, space: LatentSpace) -> list[list[Bucket]]:
+    def bucket_groups(self, vae: Vae) -> list[list[Bucket]]:
         """Buckets by resolution; a clip gets one latent a group."""
-        buckets = self.bucket_list(space)
+        buckets = self.bucket_list(vae)
         return [buckets] if self.resolutions == "one" else resolution_groups(buckets)
 
     def identity(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Encode(Stage):
 
     @functools.cached_property
     def _groups(self) -> list[list[Bucket]]:
-        return self.config.bucket_groups(self.vae.space)
+        return self.config.bucket_groups(self.vae)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("vae", "_groups")}
@@ -142,7 +142,7 @@ class Encode(Stage):
             self.config,
             fingerprint=context.fingerprint,
             decoder=context.decoder,
-            progress=lambda done: progress(None),  # clips are decoded ahead: a count does not tell the one at fault
+            progress=progress,
         )
         result = Result(outcomes=outcomes)
         if table.num_rows:
