@@ -8,6 +8,7 @@ from schemas import layout
 from schemas.buckets import Bucket
 from vidpipe.report.snapshot import Snapshot
 from vidpipe.store.dataset import Dataset
+from vidpipe.store.lease import holder
 
 RATE_SECONDS = 600
 """Rates are measured over the last ten minutes of a stage's commits."""
@@ -83,6 +84,7 @@ def stage_status(snapshot: Snapshot, stage: str) -> dict[str, Any]:
             count(*) FILTER (status = 'failed') AS failed, coalesce(sum(seconds), 0) AS worker_seconds,
             min(finished_at) AS started_at, max(finished_at) AS finished_at FROM "now/{table}" """
     )[0]
+    process = holder(snapshot.dataset, stage)
     others = snapshot.rows(
         f'SELECT fingerprint, count(*) AS rows FROM "{table}" WHERE fingerprint NOT IN '
         f'(SELECT fingerprint FROM "now/{table}") GROUP BY 1 ORDER BY 1'
@@ -91,6 +93,7 @@ def stage_status(snapshot: Snapshot, stage: str) -> dict[str, Any]:
         "stage": stage,
         "fingerprint": newest[0] if newest else "",
         **found,
+        "coordinator": f"process {process.pid} on {process.host}" if process else "",
         "pending": _pending(snapshot, stage),
         "rows_per_second": _rate(snapshot, table),
         "reasons": snapshot.rows(
@@ -186,6 +189,14 @@ def print_status(found: dict[str, Any]) -> None:
             f"{stage['worker_seconds']:,.1f} s",
         )
     console.print(table)
+    for process in sorted({s["coordinator"] for s in found["stages"]} - {""}):
+        running = [s["stage"] for s in found["stages"] if s["coordinator"] == process]
+        console.print(f"running now: {', '.join(running)} by {process}", markup=False)
+    for stage in found["stages"]:
+        if others := stage["other_fingerprints"]:
+            console.print(
+                f"{stage['stage']}: {sum(others.values()):,} more outcomes under other parameters", style="dim"
+            )
     _print_reasons(found, console)
     _print_buckets(found, console)
 

@@ -163,6 +163,17 @@ def registered(dataset: Dataset, outcomes: str) -> list[str]:
     return sorted(k.removeprefix(TABLE_PREFIX) for k in config if k.startswith(TABLE_PREFIX))
 
 
+def holder(dataset: Dataset, stage: str) -> ProcessIdentity | None:
+    """Process that coordinates a stage, as far as its last renewal tells; None if it ended, or died on this host."""
+    held = json.loads(dataset.table(outcomes_name(stage)).config().get(KEY, "null"))
+    seen = dataset.files.read(_beat_file(stage, held["owner"])) if held else None
+    if seen is None:
+        return None
+    beat = json.loads(seen)
+    process = ProcessIdentity.from_mapping(beat["process"])
+    return None if beat["released"] or process.is_dead_here() else process
+
+
 def _record(table: lance.LanceDataset, values: dict[str, str | None]) -> bool:
     """Write config keys on top of exactly this version; False if another writer of a same key came first."""
     import lance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import pytest
 
@@ -11,6 +12,7 @@ from schemas.errors import UserError
 from vidpipe.report import print_status, status
 from vidpipe.report.snapshot import pipeline_order
 from vidpipe.report.status import bytes_text
+from vidpipe.store.lease import Lease
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,15 @@ def test_rows_of_other_parameters_are_told_apart(found):
     assert stage_of(found, "analyze")["other_fingerprints"] == {}
 
 
+def test_who_coordinates_a_stage(found, toy_dataset):
+    assert stage_of(found, "embed")["coordinator"] == ""
+    with Lease.acquire(toy_dataset, "embed"):
+        during = status(toy_dataset.root)
+    assert stage_of(during, "embed")["coordinator"].startswith(f"process {os.getpid()} on ")
+    assert stage_of(during, "encode")["coordinator"] == ""
+    assert stage_of(status(toy_dataset.root), "embed")["coordinator"] == ""
+
+
 def test_rate_and_worker_time(found):
     """Three outcomes came in the minute between the two commits; a stage of one commit has no rate."""
     assert stage_of(found, "encode")["rows_per_second"] == pytest.approx(3 / 60)
@@ -95,6 +106,7 @@ def test_json_and_terminal(found, capsys):
     print_status(found)
     lines = [" ".join(line.split()) for line in io.StringIO(capsys.readouterr().out)]
     assert "encode 0 3 2 1 0.1 3.0 s" in lines
+    assert "encode: 1 more outcomes under other parameters" in lines
     assert "encode: rejected motion_score > 0.015 is false 2" in lines
     assert "toy 17x64x96 3 360 11.5 kB" in lines
 
