@@ -148,7 +148,8 @@ def _open_plain(uri: str, storage: StorageConfig) -> BinaryIO:
         return open(path, "rb")
     import fsspec
 
-    return fsspec.open(uri, "rb", block_size=READ_BYTES, **storage.for_protocol(protocol)).open()
+    filesystem, path = fsspec.core.url_to_fs(uri, **storage.for_protocol(protocol))
+    return filesystem.open(path, "rb", block_size=READ_BYTES)  # an option of the file, not of every file system
 
 
 @lru_cache(maxsize=64)
