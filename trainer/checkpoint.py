@@ -18,7 +18,9 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +100,8 @@ def save(
     if world.is_main:
         work.mkdir(parents=True)
     world.barrier()
-    dcp.save(tensors_of(model, optimizer, average), checkpoint_id=work, no_dist=world.size == 1)
+    with _quiet():
+        dcp.save(tensors_of(model, optimizer, average), checkpoint_id=work, no_dist=world.size == 1)
     if world.is_main:
         _write(work / STATE, json.dumps({"step": step, **state}, indent=1))
     world.barrier()
@@ -111,6 +114,14 @@ def save(
         _prune(root, keep)
     world.barrier()
     return final
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warning that a single process needs no process group."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _write(path: Path, text: str) -> None:
@@ -193,6 +204,26 @@ def newest_verified(run: Path, world: World) -> Path | None:
     return None
 
 
+def find(run: Path, step: int | None, world: World) -> Path:
+    """A verified checkpoint: of that step, or the newest.
+
+    Raises:
+        UserError: there is none.
+    """
+    if step is None:
+        folder = newest_verified(run, world)
+        if folder is None:
+            raise UserError(f"run {run}: no checkpoint that verifies in {run / FOLDER}")
+        return folder
+    folder = run / FOLDER / f"{PREFIX}{step:08d}"
+    if not folder.is_dir():
+        known = ", ".join(str(int(p.name.removeprefix(PREFIX))) for p in checkpoints(run)) or "none"
+        raise UserError(f"run {run}: no checkpoint of step {step}; there are: {known}")
+    if found := problems(folder):
+        raise UserError(f"checkpoint {folder} is damaged: {'; '.join(found[:3])}")
+    return folder
+
+
 def read_state(folder: Path) -> dict[str, Any]:
     """`state.json` of a checkpoint."""
     return json.loads((folder / STATE).read_text(encoding="utf-8"))
@@ -213,7 +244,8 @@ def load(
     """
     state = tensors_of(model, optimizer, average)
     try:
-        dcp.load(state, checkpoint_id=folder, no_dist=world.size == 1)
+        with _quiet():
+            dcp.load(state, checkpoint_id=folder, no_dist=world.size == 1)
     except (RuntimeError, ValueError, dcp.CheckpointException) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UserError(f"checkpoint {folder} does not fit this model: {reason}; was [model] changed?") from error
@@ -221,3 +253,15 @@ def load(
     average.weights = state["average"]
     if optimizer is not None:
         set_optimizer_state_dict(model, optimizer, state["optimizer"], options=_OPTIONS)
+
+
+def load_weights(folder: Path, model: nn.Module, weights: str) -> bool:
+    """Fill a whole model in this process with the `average` or the `model` weights; False if there is no average."""
+    own = model.state_dict()
+    held = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    averaged = weights == "average" and any(name.startswith("average.") for name in held)
+    part = "average" if averaged else "model"
+    with _quiet():
+        dcp.load({part: own}, checkpoint_id=folder, no_dist=True)
+    model.load_state_dict(own)
+    return averaged

@@ -10,6 +10,7 @@ on how many ranks, or on the device.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -153,7 +154,7 @@ def prepare(
     """
     num_samples = len(pack.latent_ids) if pack.weight else 0
     bounds = pack.cu_seqlens[: num_samples + 1].tolist()
-    lengths = tuple(b - a for a, b in zip(bounds, bounds[1:]))
+    lengths = tuple(b - a for a, b in itertools.pairwise(bounds))
     used = sum(lengths)
     num_padding = len(pack.tokens_LD) - used if keep_padding else int(used == 0)
     x0_LP = pack.tokens_LD[:used].to(device, torch.float32, non_blocking=True)
@@ -168,7 +169,9 @@ def prepare(
         grid_N3 = torch.cat([grid_N3, torch.ones(1, 3, dtype=torch.int32)])
         segment_lengths, times = [*segment_lengths, num_padding], [*times, 0.0]
     layout = Layout(
-        Segments(segment_lengths, device), Segments([len(t) for t in texts], device), grid_N3.to(device, non_blocking=True)
+        Segments(segment_lengths, device),
+        Segments([len(t) for t in texts], device),
+        grid_N3.to(device, non_blocking=True),
     )
     return Batch(
         noisy_LP=noisy_LP,
@@ -198,7 +201,7 @@ def _texts(
 ) -> list[torch.Tensor]:
     bounds = pack.text_cu_seqlens[: num_samples + 1].tolist()
     texts = []
-    for i, (start, end) in enumerate(zip(bounds, bounds[1:])):
+    for i, (start, end) in enumerate(itertools.pairwise(bounds)):
         without = draws.dropped[i] or not pack.text_LD.shape[1]  # no width: training without text
         text = null_text_ME if without else pack.text_LD[start:end]
         texts.append(pad_text(text, text_length).to(null_text_ME.dtype))

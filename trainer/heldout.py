@@ -13,10 +13,11 @@ Two yardsticks, so that a loss says whether anything was learned:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -80,8 +81,8 @@ class HeldoutLoss:
     def __str__(self) -> str:
         rise = (self.shuffled / self.loss - 1) * 100 if self.loss else math.nan
         return (
-            f"held-out loss {self.loss:.4f}, best per-channel linear predictor {self.linear:.4f} (ratio {self.ratio:.3f}), "
-            f"positions shuffled {self.shuffled:.4f} ({rise:+.1f}%)"
+            f"held-out loss {self.loss:.4f}, best per-channel linear predictor {self.linear:.4f} "
+            f"(ratio {self.ratio:.3f}), positions shuffled {self.shuffled:.4f} ({rise:+.1f}%)"
         )
 
 
@@ -107,10 +108,14 @@ class Heldout:
     ) -> None:
         self.config, self.world, self.channels = config, world, channels
         self.flow = dataclasses.replace(flow_config, text_dropout=0.0)
-        self.prepare_args = {"null_text_ME": null_text_ME, "text_length": text_length, "device": world.device}
-        self.prepare_args["keep_padding"] = keep_padding
+        self.prepare_args: dict[str, Any] = {
+            "null_text_ME": null_text_ME,
+            "text_length": text_length,
+            "device": world.device,
+            "keep_padding": keep_padding,
+        }
         self.mean_C, self.variance_C = channel_moments(packs, channels)
-        self.all_packs = packs
+        self.num_samples = sum(len(pack.latent_ids) for pack in packs)
         count = -(-len(packs) // world.size)  # all ranks run as many forward passes, since each is a collective
         own = [i * world.size + world.rank for i in range(count)]
         self.packs = [packs[i] if i < len(packs) else dataclasses.replace(packs[-1], weight=0.0) for i in own]
@@ -174,9 +179,7 @@ def run(model: nn.Module, batch: flow.Batch) -> torch.Tensor:
     return model(batch.noisy_LP, batch.timestep_N, batch.text_SE, batch.layout)
 
 
-def linear_velocity(
-    noisy: torch.Tensor, t: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor
-) -> torch.Tensor:
+def linear_velocity(noisy: torch.Tensor, t: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Best linear prediction of noise - x_0 from x_t alone, for x_0 of that mean and variance; shapes broadcast."""
     slope = (t - (1 - t) * variance) / ((1 - t) ** 2 * variance + t**2)
     return -mean + slope * (noisy - (1 - t) * mean)
@@ -196,7 +199,7 @@ def channel_moments(packs: Sequence[Pack], channels: int) -> tuple[torch.Tensor,
 def pack_lengths(pack: Pack) -> list[int]:
     """Tokens of each real sample; none for a missing pack."""
     bounds = pack.cu_seqlens[: len(pack.latent_ids) + 1].tolist()
-    return [b - a for a, b in zip(bounds, bounds[1:])] if pack.weight else []
+    return [b - a for a, b in itertools.pairwise(bounds)] if pack.weight else []
 
 
 def real_tokens(pack: Pack) -> torch.Tensor:

@@ -107,20 +107,16 @@ class Trainer:
         self._writer: MetricsWriter | None = None
         self._peak = peak_flops(world.device)
 
-    def resume(self) -> bool:
-        """Go on from the newest checkpoint that verifies; False if there is none."""
-        if self.run is None:
-            return False
-        if self.world.is_main:
-            checkpoint.remove_leftovers(self.run)
-        folder = checkpoint.newest_verified(self.run, self.world)
-        if folder is None:
-            return False
+    def resume(self, folder: Path) -> None:
+        """Go on from a verified checkpoint, whatever the number of ranks that saved it.
+
+        Raises:
+            UserError: it is of another model, or of another stream of data.
+        """
         state = checkpoint.read_state(folder)
-        checkpoint.load(folder, self.world, model=self.model, average=self.average, optimizer=self.optimizer)
         self.source.load_state_dict(state["source"])
-        self.step = state["step"]
-        return True
+        checkpoint.load(folder, self.world, model=self.model, average=self.average, optimizer=self.optimizer)
+        self.step = int(state["step"])
 
     def train(self, on_step: Callable[[int], None] | None = None) -> None:
         """Run to `config.steps`. `on_step` is called with the number of steps done."""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from schemas.errors import UserError
+from trainer.curve import write_curve
 
 log = logging.getLogger("trainer")
 
@@ -160,9 +161,10 @@ class MetricsWriter:
     """
 
     def __init__(self, run: Path, config: LogConfig, resumed_step: int = 0) -> None:
+        run.mkdir(parents=True, exist_ok=True)
         self.path = run / "metrics.jsonl"
         _keep_until(self.path, resumed_step)
-        self._file = open(self.path, "a", encoding="utf-8")
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open for as long as the run
         self._board: Any = None
         if config.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -201,34 +203,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return rows
-
-
-SERIES = {"loss": ("training", "#7a8ca3"), "heldout/loss": ("held-out", "#c2410c"), "heldout/linear": ("linear", "#15803d")}
-
-
-def write_curve(path: Path, rows: list[dict[str, Any]], width: int = 800, height: int = 400) -> None:
-    """Draw loss over steps: training, held-out, and the linear predictor's as a level."""
-    series = {k: [(r["step"], r[k]) for r in rows if math.isfinite(r.get(k, math.nan))] for k in SERIES}
-    points = [p for line in series.values() for p in line]
-    if not points:
-        return
-    last, top = max(s for s, _ in points), max(v for _, v in points) * 1.05
-    left, bottom, plot_w, plot_h = 50, height - 30, width - 70, height - 50
-
-    def place(step: float, value: float) -> str:
-        return f"{left + plot_w * step / max(last, 1):.1f},{bottom - plot_h * value / top:.1f}"
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">']
-    parts.append(f'<rect width="{width}" height="{height}" fill="white"/>')
-    for i in range(6):
-        value = top * i / 5
-        y = bottom - plot_h * i / 5
-        parts.append(f'<path d="M{left} {y:.1f}h{plot_w}" stroke="#ddd"/><text x="8" y="{y + 4:.1f}">{value:.2f}</text>')
-        parts.append(f'<text x="{left + plot_w * i / 5:.1f}" y="{height - 10}" text-anchor="middle">{last * i // 5}</text>')
-    for i, (key, line) in enumerate(series.items()):
-        label, colour = SERIES[key]
-        if line:
-            path_text = " ".join(place(*p) for p in line)
-            parts.append(f'<polyline points="{path_text}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-            parts.append(f'<text x="{width - 220}" y="{30 + 16 * i}" fill="{colour}">{label}: {line[-1][1]:.4f}</text>')
-    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas import config
-from schemas.errors import UserError, nearest
+from schemas.errors import LatentSpaceMismatch, UserError, nearest
 from trainer.checkpoint import CheckpointConfig
 from trainer.data.index import DataConfig
 from trainer.data.plan import PlanConfig
@@ -35,6 +35,8 @@ class ModelConfig:
             where neither names them and nothing pretrained is loaded.
         pretrained: folder of a diffusers checkpoint to start from; its config.json then takes the preset's place.
         attention: back end of `trainer.models.attention`.
+        vae: registry name of the VAE whose latents the weights know; tables of another are refused. Empty: `wan2.1`
+            for a pretrained Wan, any for a new model.
     """
 
     name: str = "wan"
@@ -42,6 +44,7 @@ class ModelConfig:
     overrides: dict[str, Any] = field(default_factory=dict)
     pretrained: str = ""
     attention: str = "auto"
+    vae: str = ""
 
     def __post_init__(self) -> None:
         if self.name not in MODELS:
@@ -137,10 +140,17 @@ def resolve_model(recipe: ModelConfig, space: LatentSpace, text_dim: int) -> Any
     """The model's configuration for a dataset.
 
     Raises:
+        LatentSpaceMismatch: the weights are for latents of another VAE.
         UserError: an override that the model does not have; channels or text width other than the dataset's.
     """
     values, pretrained = model_values(recipe)
     cls = model_class(recipe.name)
+    vae = recipe.vae or (cls.VAE if pretrained else "")
+    if vae and vae != space.vae:
+        raise LatentSpaceMismatch(
+            f"the model was made for latents of VAE {vae!r}, but the dataset's space {space.name!r} is of "
+            f"{space.vae!r}; choose tables of {vae!r}, or encode again with it"
+        )
     if not pretrained:
         values = {"in_channels": space.channels, "out_channels": space.channels, **values}
         if text_dim and "text_dim" not in recipe.overrides:
@@ -148,8 +158,8 @@ def resolve_model(recipe: ModelConfig, space: LatentSpace, text_dim: int) -> Any
     made = config.build(cls.Config, _as_toml(values), "model.overrides")
     if made.in_channels != space.channels:
         raise UserError(
-            f"model: in_channels = {made.in_channels}, but latents of space {space.name!r} have {space.channels} channels; "
-            "choose latents of the VAE that the model was made for"
+            f"model: in_channels = {made.in_channels}, but latents of space {space.name!r} have {space.channels} "
+            "channels; choose latents of the VAE that the model was made for"
         )
     if text_dim and made.text_dim != text_dim:
         raise UserError(

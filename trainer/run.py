@@ -1,13 +1,14 @@
 """From a resolved recipe to a run: tables, plan, loader, model and held-out packs put together.
 
-    RUN/
-      recipe.toml      the resolved recipe
-      run.json         latent space, text encoder, model configuration, table versions: what sampling needs
-      metrics.jsonl    a line a log interval and a held-out evaluation
-      tensorboard/     the same for TensorBoard
-      loss.svg         their curve, drawn at the end
-      index/           the index of what is trained on
-      checkpoints/     see `trainer.checkpoint`
+RUN/
+  recipe.toml          the resolved recipe
+  run.json             latent space, text encoder, model configuration, table versions: what sampling needs
+  captions.safetensors some held-out captions with their embeddings, and the empty caption's
+  metrics.jsonl        a line a log interval and a held-out evaluation
+  tensorboard/         the same for TensorBoard
+  loss.svg             their curve, drawn at the end
+  index/               the index of what is trained on
+  checkpoints/         see `trainer.checkpoint`
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from schemas.config import to_toml
 from schemas.errors import UserError
 from schemas.latent_spaces import LatentSpace
+from trainer import checkpoint
 from trainer import recipe as recipes
 from trainer.data.build import build_index
-from trainer.data.collate import Pack
 from trainer.data.index import Index
 from trainer.data.loader import PackLoader
 from trainer.data.packing import FlopModel
 from trainer.data.plan import PlanConfig, Planner
 from trainer.heldout import Heldout
+from trainer.heldout_packs import heldout_packs, save_captions, typical_fps
 from trainer.loop import LoopConfig, Trainer
 from trainer.models import attention, diffusers_format
 from trainer.parallel.world import World
@@ -40,7 +42,8 @@ from trainer.recipe import TrainRecipe
 
 log = logging.getLogger("trainer")
 
-RECIPE, FACTS, INDEX = "recipe.toml", "run.json", "index"
+RECIPE, FACTS, INDEX, CAPTIONS = "recipe.toml", "run.json", "index", "captions.safetensors"
+Split = Literal["train", "heldout", "all"]
 TYPICAL_TEXT = 64
 """Text tokens a sample that the planner's FLOP model assumes, where the model does not fix them."""
 
@@ -56,14 +59,20 @@ def check_output(run: Path) -> None:
         raise UserError(f"output {run}: cannot be written: {error.strerror or error}") from None
 
 
-def make_index(recipe: TrainRecipe, folder: Path, world: World, split: str) -> Index:
-    """Build the index of a split on rank 0, and map it on the others."""
+def make_index(
+    recipe: TrainRecipe, folder: Path, world: World, *, split: Split, resumed: Mapping[str, Any] | None = None
+) -> Index:
+    """Build the index of a split on rank 0, and map it on the others.
+
+    Args:
+        resumed: `state.json` of the checkpoint to go on from: its table versions are read again.
+    """
     data = dataclasses.replace(recipe.data, split=split)
     found: Index | str = ""
     if world.is_main:
         try:
-            found = build_index(data, folder)
-        except UserError as error:
+            found = build_index(data, folder, versions=resumed["versions"] if resumed else None)
+        except UserError as error:  # to be raised on every rank
             found = str(error)
     found = world.broadcast(found)
     if isinstance(found, str):
@@ -81,50 +90,6 @@ def build_model(recipe: TrainRecipe, model_config: Any, world: World) -> torch.n
     return model.to(world.device)
 
 
-def heldout_packs(loader: PackLoader, max_samples: int) -> list[Pack]:
-    """Packs of distinct latents, each once, in the loader's fixed order, until `max_samples` or all are there."""
-    wanted = min(max_samples, len(loader.index))
-    seen: set[bytes] = set()
-    packs = []
-    for step in loader:
-        for pack in step:
-            fresh = [i for i, name in enumerate(pack.latent_ids) if name not in seen][: wanted - len(seen)]
-            if fresh and pack.weight:
-                packs.append(take_samples(pack, fresh))
-                seen.update(packs[-1].latent_ids)
-        if len(seen) >= wanted:
-            return packs
-    return packs
-
-
-def take_samples(pack: Pack, chosen: Iterable[int]) -> Pack:
-    """A pack of some of another's samples; its length stays, so that what they leave becomes padding."""
-    chosen = list(chosen)
-    if chosen == list(range(pack.num_samples)):
-        return pack
-    tokens = [pack.tokens_LD[pack.cu_seqlens[i] : pack.cu_seqlens[i + 1]] for i in chosen]
-    texts = [pack.text_LD[pack.text_cu_seqlens[i] : pack.text_cu_seqlens[i + 1]] for i in chosen]
-    tokens_LD = torch.zeros_like(pack.tokens_LD)
-    used = sum(len(t) for t in tokens)
-    tokens_LD[:used] = torch.cat(tokens)
-    return dataclasses.replace(
-        pack,
-        tokens_LD=tokens_LD,
-        cu_seqlens=_bounds(tokens),
-        grid_thw=pack.grid_thw[chosen],
-        text_LD=torch.cat(texts),
-        text_cu_seqlens=_bounds(texts),
-        latent_ids=[pack.latent_ids[i] for i in chosen],
-        visits=pack.visits[chosen],
-        rows=pack.rows[chosen],
-        num_padding_tokens=len(tokens_LD) - used,
-    )
-
-
-def _bounds(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.tensor([0, *(len(p) for p in parts)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-
-
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Parts:
     """What a run is put together from; see `assemble`."""
@@ -136,49 +101,58 @@ class Parts:
     held: Heldout | None
 
 
-def assemble(recipe: TrainRecipe, run: Path, world: World) -> Parts:
-    """Open tables, plan, and read the held-out packs."""
-    started = time.perf_counter()
+def with_patch(recipe: TrainRecipe) -> TrainRecipe:
+    """The recipe with `data.patch` as the model has it."""
     values, _ = recipes.model_values(recipe.model)
-    patch = tuple(recipe.model.overrides.get("patch_size", values.get("patch_size", (1, 2, 2))))
-    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, patch=patch))
-    index = make_index(recipe, run / INDEX, world, recipe.data.split)
-    model_config = recipes.resolve_model(recipe.model, index.space, index.text_dim)
+    patch = tuple(values.get("patch_size", (1, 2, 2)))
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, patch=patch))
+
+
+def flop_model(model_config: Any) -> FlopModel:
+    """The planner's cost of a sample, from the model's configuration."""
     quadratic, linear = model_config.flop_coefficients(model_config.text_length or TYPICAL_TEXT)
-    flops = FlopModel(quadratic=quadratic, linear=linear)
-    loader = PackLoader(
-        index,
-        Planner(index, recipe.plan, flops),
-        rank=world.rank,
-        world_size=world.size,
-        num_readers=recipe.loader.num_readers,
-    )
+    return FlopModel(quadratic=quadratic, linear=linear)
+
+
+def assemble(recipe: TrainRecipe, run: Path, world: World, resumed: Mapping[str, Any] | None = None) -> Parts:
+    """Open tables, plan, and read the held-out packs; `recipe` is one that `with_patch` gave."""
+    started = time.perf_counter()
+    index = make_index(recipe, run / INDEX, world, split=recipe.data.split, resumed=resumed)
+    model_config = recipes.resolve_model(recipe.model, index.space, index.text_dim)
+    steps_per_era = resumed["source"].get("steps_per_era", 0) if resumed else 0
+    planner = Planner(index, recipe.plan, flop_model(model_config), steps_per_era=steps_per_era)
+    loader = PackLoader(index, planner, rank=world.rank, world_size=world.size, num_readers=recipe.loader.num_readers)
     null_text = loader.null_text() if index.text_dim else torch.zeros(1, model_config.text_dim)
-    held = make_heldout(recipe, run, world, flops, model_config, null_text)
+    held = make_heldout(recipe, run, world, model_config, null_text, resumed)
     if world.is_main:
-        log.info("%s; %s; ready in %.1f s", index, held_summary(held), time.perf_counter() - started)
+        kept = f"{held.num_samples} latents held out" if held else "nothing held out"
+        log.info("%s; %s; ready in %.1f s", index, kept, time.perf_counter() - started)
     return Parts(index=index, loader=loader, model_config=model_config, null_text_ME=null_text, held=held)
 
 
-def held_summary(held: Heldout | None) -> str:
-    """For the log."""
-    return "nothing held out" if held is None else f"{sum(p.num_samples for p in held.all_packs)} latents held out"
-
-
 def make_heldout(
-    recipe: TrainRecipe, run: Path, world: World, flops: FlopModel, model_config: Any, null_text_ME: torch.Tensor
+    recipe: TrainRecipe,
+    run: Path,
+    world: World,
+    model_config: Any,
+    null_text_ME: torch.Tensor,
+    resumed: Mapping[str, Any] | None,
 ) -> Heldout | None:
-    """Held-out packs of the dataset's `heldout` split; None where nothing is held out."""
+    """Held-out packs of the dataset's `heldout` split; None, with a warning, where nothing is held out."""
     if recipe.data.split != "train":
         return None
     try:
-        index = make_index(recipe, run / INDEX, world, "heldout")
+        index = make_index(recipe, run / INDEX, world, split="heldout", resumed=resumed)
     except UserError as error:
         if world.is_main:
             log.warning("no held-out loss: %s", error)
         return None
-    plan = PlanConfig(token_budget=recipe.plan.token_budget, packs_per_step=1, allow_skipping=recipe.plan.allow_skipping)
-    packs = heldout_packs(PackLoader(index, Planner(index, plan, flops)), recipe.heldout.max_samples)
+    budget = max(recipe.plan.token_budget, *(s.num_tokens for s in index.streams))
+    planner = Planner(index, PlanConfig(token_budget=budget, packs_per_step=1), flop_model(model_config))
+    loader = PackLoader(index, planner)
+    packs = heldout_packs(loader, recipe.heldout.max_samples)
+    if world.is_main:
+        save_captions(run / CAPTIONS, loader, packs, null_text_ME)
     return Heldout(
         packs,
         recipe.heldout,
@@ -191,19 +165,26 @@ def make_heldout(
     )
 
 
-def make_trainer(recipe: TrainRecipe, run: Path, world: World) -> Trainer:
-    """A trainer at step 0, its output folder described by recipe.toml and run.json."""
-    parts = assemble(recipe, run, world)
+def make_trainer(recipe: TrainRecipe, run: Path, world: World, *, resume: bool = True) -> Trainer:
+    """A trainer, at step 0 or where the newest checkpoint that verifies left off.
+
+    Raises:
+        UserError: the run cannot go on under this recipe; says why.
+    """
+    recipe = with_patch(recipe)
+    if world.is_main:
+        checkpoint.remove_leftovers(run)
+    folder = checkpoint.newest_verified(run, world) if resume else None
+    resumed = checkpoint.read_state(folder) if folder else None
+    parts = assemble(recipe, run, world, resumed)
+    if folder:
+        space_of(read_facts(run)).require(parts.index.space, f"dataset {recipe.data.datasets[0].path}")
     model = build_model(recipe, parts.model_config, world)
     if world.is_main:
-        num = sum(p.numel() for p in model.parameters())
-        backend = attention.resolve(recipe.model.attention, world.device, world.dtype)
-        log.info("%s: %.1f M parameters, attention %s, %s", recipe.model.preset, num / 1e6, backend, world)
-        (run / RECIPE).write_text(to_toml(recipes.to_values(recipe)), encoding="utf-8")
-        (run / FACTS).write_text(json.dumps(facts(recipe, parts), indent=1), encoding="utf-8")
-    state = {"recipe": recipes.to_values(recipe), "versions": parts.index.versions}
-    names = {f.name for f in dataclasses.fields(LoopConfig)}
-    return Trainer(
+        _describe(recipe, run, parts, model, world)
+    names = [f.name for f in dataclasses.fields(LoopConfig)]
+    values = recipes.to_values(recipe)
+    trainer = Trainer(
         model,
         LoopConfig(**{name: getattr(recipe, name) for name in names}),
         world,
@@ -212,8 +193,42 @@ def make_trainer(recipe: TrainRecipe, run: Path, world: World) -> Trainer:
         text_length=parts.model_config.text_length,
         held=parts.held,
         run=run,
-        state={**state, "content_hash": parts.index.content_hash},
+        state={"recipe": values, "versions": parts.index.versions, "content_hash": parts.index.content_hash},
     )
+    if folder and resumed:
+        trainer.resume(folder)
+        if world.is_main:
+            log.info("going on from %s%s", folder.name, _changes(resumed["recipe"], values))
+    return trainer
+
+
+def _describe(recipe: TrainRecipe, run: Path, parts: Parts, model: torch.nn.Module, world: World) -> None:
+    """Log what is trained, write recipe.toml and run.json."""
+    backend = attention.resolve(recipe.model.attention, world.device, world.dtype)
+    origin = recipe.model.pretrained or recipe.model.preset
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    dtype = str(world.dtype).removeprefix("torch.")
+    where = f"{world.size} process{'es' if world.size > 1 else ''} on {world.device.type}"
+    log.info("%s %s: %.1f M parameters, %s, attention %s, %s", recipe.model.name, origin, size, dtype, backend, where)
+    (run / RECIPE).write_text(to_toml(recipes.to_values(recipe)), encoding="utf-8")
+    (run / FACTS).write_text(json.dumps(facts(recipe, parts), indent=1), encoding="utf-8")
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
+    """What differs between two resolved recipes, as `; changed: a.b 1 -> 2, ...`; empty if nothing does."""
+
+    def walk(a: Mapping[str, Any], b: Mapping[str, Any], where: str) -> list[str]:
+        found = []
+        for key in sorted({*a, *b}):
+            x, y = a.get(key), b.get(key)
+            if isinstance(x, Mapping) and isinstance(y, Mapping):
+                found += walk(x, y, f"{where}{key}.")
+            elif json.dumps(x) != json.dumps(y):
+                found.append(f"{where}{key} {x} -> {y}")
+        return found
+
+    changed = walk(old, new, prefix)
+    return f"; changed: {', '.join(changed)}" if changed else ""
 
 
 def facts(recipe: TrainRecipe, parts: Parts) -> dict[str, Any]:
@@ -222,9 +237,12 @@ def facts(recipe: TrainRecipe, parts: Parts) -> dict[str, Any]:
         "space": json.loads(parts.index.space.to_json()),
         "text": json.loads(parts.index.texts[0].metadata) if parts.index.texts else None,
         "model": {"name": recipe.model.name, **dataclasses.asdict(parts.model_config)},
+        "shift": recipe.flow.shift,
+        "shift_tokens": recipe.flow.shift_tokens,
         "datasets": [d.path for d in recipe.data.datasets],
-        "versions": parts.index.versions,
         "buckets": {s.bucket: s.num_rows for s in parts.index.streams},
+        "fps": typical_fps(parts.index),
+        "versions": parts.index.versions,
         "content_hash": parts.index.content_hash,
     }
 
@@ -233,12 +251,35 @@ def read_facts(run: Path) -> dict[str, Any]:
     """`run.json`; raise UserError where `run` is no run."""
     try:
         return json.loads((run / FACTS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"run {run}: no {FACTS} in it; expected what `trainer train --output` wrote") from None
     except (OSError, ValueError) as error:
         raise UserError(f"run {run}: {FACTS} cannot be read: {error}") from None
 
 
-def space_of(run_facts: dict[str, Any]) -> LatentSpace:
+def space_of(run_facts: Mapping[str, Any]) -> LatentSpace:
     """Latent space of a run."""
     return LatentSpace.from_json(json.dumps(run_facts["space"]))
+
+
+def load_model(
+    run: Path, *, weights: str = "average", step: int | None = None, device: torch.device | str = "cpu"
+) -> tuple[Any, int]:
+    """The model of a run's checkpoint, in this process alone, and the checkpoint's step.
+
+    Args:
+        weights: `average`, or `model` for those of the last step.
+        step: the newest checkpoint that verifies where None.
+    Raises:
+        UserError: no run, no (such) checkpoint that verifies.
+    """
+    run_facts, world = read_facts(run), World(device=torch.device(device))
+    folder = checkpoint.find(run, step, world)
+    values = dict(run_facts["model"])
+    cls = recipes.model_class(values.pop("name"))
+    values["patch_size"] = tuple(values["patch_size"])
+    model = cls(cls.Config(**values), attention.resolve("auto", world.device, torch.float32)).to(device)
+    averaged = checkpoint.load_weights(folder, model, weights)
+    if weights == "average" and not averaged:
+        log.info("%s holds no averaged weights; using the model's own", folder)
+    return model.eval(), int(checkpoint.read_state(folder)["step"])

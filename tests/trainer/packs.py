@@ -1,4 +1,4 @@
-"""Packs without a dataset: samples named by number, laid out as a test wants. Loaded by fixture `packs` and by workers."""
+"""Packs without a dataset: samples named by number, laid out as a test wants. For fixture `packs` and for workers."""
 
 from __future__ import annotations
 

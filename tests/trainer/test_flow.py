@@ -43,7 +43,8 @@ def test_draws_follow_the_distribution(packs):
 def test_draws_depend_on_seed_id_and_visit_alone(packs):
     config = FlowConfig(text_dropout=0.5)
     both, second = draw(config, [1, 2], packs), draw(config, [2], packs)
-    assert (both.times[1], both.dropped[1], both.noise_keys[1]) == (second.times[0], second.dropped[0], second.noise_keys[0])
+    of_two = (both.times[1], both.dropped[1], both.noise_keys[1])
+    assert of_two == (second.times[0], second.dropped[0], second.noise_keys[0])
     assert draw(config, [2], packs, visit=1).times != second.times
     assert draw(config, [2], packs, seed=1).times != second.times
 

@@ -49,11 +49,12 @@ def test_linear_velocity_is_the_least_squares_fit():
         xt, v = (1 - t) * x0 + t * noise, noise - x0
         centred = xt - xt.mean()
         slope = (centred * (v - v.mean())).sum() / (centred**2).sum()
-        points = heldout.linear_velocity(torch.tensor([0.0, 1.0]), torch.tensor(t), torch.tensor(mean), torch.tensor(variance))
+        moments = torch.tensor(t), torch.tensor(mean), torch.tensor(variance)
+        points = heldout.linear_velocity(torch.tensor([0.0, 1.0]), *moments)
         assert float(points[1] - points[0]) == pytest.approx(float(slope), abs=0.01)
         assert float(points[0]) == pytest.approx(float(v.mean() - slope * xt.mean()), abs=0.01)
         # the residual of the closed form: s2 / ((1 - t)^2 s2 + t^2)
-        predicted = heldout.linear_velocity(xt, torch.tensor(t), torch.tensor(mean), torch.tensor(variance))
+        predicted = heldout.linear_velocity(xt, *moments)
         expected = variance / ((1 - t) ** 2 * variance + t**2)
         assert float(((predicted - v) ** 2).mean()) == pytest.approx(expected, rel=0.01)
 

@@ -72,7 +72,7 @@ class WanConfig:
         return self.in_channels * math.prod(self.patch_size)
 
     def flops(self, length: int, text_length: int) -> float:
-        """FLOPs of a sample's forward and backward pass, multiply and add counted apart; norms and embeddings left out."""
+        """FLOPs of a sample's forward and backward pass, multiply and add counted apart; norms are left out."""
         x, layers = self.width, self.num_layers
         a_token = layers * (6 * x * x + 2 * x * self.ffn_dim) + 2 * x * self.token_dim
         a_text = layers * 2 * x * x + x * self.text_dim + x * x
@@ -106,6 +106,7 @@ class Wan(nn.Module):
     """The transformer. `attention_backend` is chosen by the caller once; see `trainer.models.attention.resolve`."""
 
     Config: ClassVar[type] = WanConfig
+    VAE: ClassVar[str] = "wan2.1"  # whose latents the published weights know
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "toy": {"num_attention_heads": 4, "attention_head_dim": 48, "ffn_dim": 768, "num_layers": 7, "text_dim": 256},
         "small": {"num_attention_heads": 8, "attention_head_dim": 64, "ffn_dim": 2048, "num_layers": 12},

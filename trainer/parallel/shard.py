@@ -61,6 +61,6 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def settle(model: nn.Module) -> None:
-    """After a forward pass without backward: give up what is still gathered, so that parameters are the shards again."""
+    """After a forward pass without backward: give up what is still gathered, so that parameters are shards again."""
     if isinstance(model, FSDPModule):
         model.reshard()
