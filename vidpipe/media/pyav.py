@@ -55,7 +55,7 @@ class PyAvReader:
         self._packets: PacketIndex | None = None
         self._from_start = False
         """Set once random access disagreed with what the index promised."""
-        self._sought = False
+        self.sought = False
 
     def __enter__(self) -> PyAvReader:
         return self
@@ -99,7 +99,7 @@ class PyAvReader:
         if self._frame_bytes() * self._expected_frames(clip) > self._config.cache_bytes and self.index().plain:
             return self.index().between(clip.start_pts, clip.end_pts)
         times = self._load(clip)
-        if self._sought and not self._as_promised(clip, times):
+        if self.sought and not self._as_promised(clip, times):
             self._decode_from_start()
             times = self._load(clip)
         return times
@@ -132,7 +132,7 @@ class PyAvReader:
 
     def _decode_from_start(self) -> None:
         """Give up seeking in this file: what a seek gave was not what the packets promise."""
-        self._from_start, self._sought, self._cached = True, False, None
+        self._from_start, self.sought, self._cached = True, False, None
         self._close_run()
 
     def index(self) -> PacketIndex:
@@ -166,7 +166,7 @@ class PyAvReader:
     ) -> tuple[Any, np.ndarray]:
         """Frames at distinct, ascending times, and which are damaged. If a seek gave less, again from the start."""
         out, damaged = self._converted(clip, wanted, size_hw, crop_xywh)
-        if damaged.any() and self._sought:
+        if damaged.any() and self.sought:
             self._decode_from_start()
             out, damaged = self._converted(clip, wanted, size_hw, crop_xywh)
         return out, damaged
@@ -249,8 +249,8 @@ class PyAvReader:
             return run_  # nothing to gain by a seek
         self._close_run()
         self._run = _Run(self._uri, self.facts, self._config, self._storage)
-        self._sought = entry is not None and self._run.enter(*index.times(entry))
-        if entry is not None and not self._sought:
+        self.sought = entry is not None and self._run.enter(*index.times(entry))
+        if entry is not None and not self.sought:
             self._from_start = True
             self._close_run()
             self._run = _Run(self._uri, self.facts, self._config, self._storage)

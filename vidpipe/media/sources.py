@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -262,6 +263,7 @@ _CLIP_TABLE_COLUMNS: list[tuple[str, pa.DataType]] = [
     ("start_seconds", pa.float64()),
     ("end_seconds", pa.float64()),
     ("caption", pa.string()),
+    ("crop_xywh", pa.list_(pa.int32())),
 ]
 CLIP_TABLE_SCHEMA = pa.schema(_CLIP_TABLE_COLUMNS)
 _ALIASES = {
@@ -269,49 +271,73 @@ _ALIASES = {
     "start_seconds": ("start_seconds", "start"),
     "end_seconds": ("end_seconds", "end"),
     "caption": ("caption", "text"),
+    "crop_xywh": ("crop_xywh", "crop"),
 }
 
 
 def read_clip_table(path: str) -> pa.Table:
-    """Read spans that somebody chose: CSV, TSV, Parquet or JSONL of uri, start, end (seconds) and, if given, caption.
+    """Read spans that somebody chose: CSV, TSV, Parquet or JSONL of uri, start and end (seconds), caption and crop.
 
-    Relative URIs are relative to the table. Columns may be called `start` and `end` too; further columns are ignored.
+    Relative URIs are relative to the table. Columns may be called `start`, `end`, `crop` too; others are ignored. In
+    text, a crop is `x,y,width,height` or a JSON list.
 
     Returns:
-        CLIP_TABLE_SCHEMA, in the file's order; caption null where there is none.
+        CLIP_TABLE_SCHEMA, in the file's order. start null: from the first frame; end null: to the last; caption and
+        crop null: none given.
     Raises:
-        UserError: a column is missing, or a span is empty, negative or not a number; names the row.
+        UserError: no uri column, or a span or crop that cannot be; names the row.
     """
     columns = _read_columns(path)
     names = {want: next((a for a in aliases if a in columns), None) for want, aliases in _ALIASES.items()}
-    for want in ("uri", "start_seconds", "end_seconds"):
-        if names[want] is None:
-            raise UserError(f"clip table {path}: no column {want!r}{nearest(want, columns)}")
-    rows = list(zip(*(columns[names[n] or ""] for n in ("uri", "start_seconds", "end_seconds"))))
-    captions = columns[names["caption"]] if names["caption"] else [None] * len(rows)
-    spans = [_span(path, number, *row) for number, row in enumerate(rows, 1)]
-    data = {
-        "uri": [uri for uri, _, _ in spans],
-        "start_seconds": [start for _, start, _ in spans],
-        "end_seconds": [end for _, _, end in spans],
-        "caption": [str(c) if c not in (None, "") else None for c in captions],
-    }
-    return pa.table(data, schema=CLIP_TABLE_SCHEMA)
+    if names["uri"] is None:
+        raise UserError(f"clip table {path}: no column 'uri'{nearest('uri', columns)}")
+    count = len(columns[names["uri"]])
+    values = [columns[name] if name else [None] * count for name in names.values()]
+    rows = [_clip_row(path, number, *row) for number, row in enumerate(zip(*values), 1)]
+    return pa.Table.from_pylist(rows, schema=CLIP_TABLE_SCHEMA)
 
 
-def _span(path: str, number: int, uri: Any, start: Any, end: Any) -> tuple[str, float, float]:
+def _clip_row(path: str, number: int, uri: Any, start: Any, end: Any, caption: Any, crop: Any) -> dict[str, Any]:
     where = f"clip table {path}, row {number}"
     if not isinstance(uri, str) or not uri:
         raise UserError(f"{where}: uri must be a non-empty string, found {uri!r}")
-    try:
-        first, last = float(start), float(end)
-    except (TypeError, ValueError):
-        raise UserError(f"{where}: start and end must be seconds, found {start!r} and {end!r}") from None
-    if not 0 <= first < last < float("inf"):
-        raise UserError(f"{where}: expected 0 <= start < end, found {first:g} and {last:g}")
+    first, last = _seconds(start, where), _seconds(end, where)
+    if (first or 0) < 0 or (last is not None and last <= (first or 0)):
+        raise UserError(f"{where}: expected 0 <= start < end, found {start} and {end}")
     if protocol_of(uri) is None and not Path(uri.removeprefix("file://")).is_absolute() and protocol_of(path) is None:
         uri = str(Path(path).parent / uri)
-    return uri, first, last
+    return {
+        "uri": uri,
+        "start_seconds": first,
+        "end_seconds": last,
+        "caption": None if caption in (None, "") else str(caption),
+        "crop_xywh": _crop(crop, where),
+    }
+
+
+def _seconds(value: Any, where: str) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise UserError(f"{where}: start and end must be seconds, found {value!r}")
+    return seconds
+
+
+def _crop(value: Any, where: str) -> list[int] | None:
+    if value is None or value == "":
+        return None
+    parts = value.strip().strip("[]()").split(",") if isinstance(value, str) else value
+    try:
+        crop = [int(part) for part in parts]
+    except (TypeError, ValueError):
+        crop = []
+    if len(crop) != 4 or min(crop) < 0 or min(crop[2:]) < 1:
+        raise UserError(f"{where}: crop must be x, y, width, height in pixels, found {value!r}")
+    return crop
 
 
 def _read_columns(path: str) -> dict[str, list[Any]]:

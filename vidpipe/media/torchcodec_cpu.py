@@ -1,7 +1,7 @@
 """The torchcodec back end on the CPU: exact frames of clips from its decoder, in files where its seeks are exact.
 
 torchcodec trusts containers' keyframe flags and hides decode errors. So a clip is given to it only if a pass saw it
-intact, the file's packet index is plain and each flagged keyframe is a proven clean entry; other clips, HDR, mirrored or
+intact, the packet index is plain and each flagged keyframe is a proven clean entry; other clips, HDR, mirrored or
 interlaced pictures go through PyAV, with the same pixels. Passes go through PyAV always, since damage must be seen.
 """
 
@@ -38,7 +38,9 @@ class TorchcodecReader(PyAvReader):
         """Whether torchcodec is exact for intact clips of this file."""
         facts = self.facts
         plain_picture = not (facts.hdr or facts.hflip or facts.interlaced) and facts.pix_fmt in ("yuv420p", "yuvj420p")
-        return plain_picture and facts.codec in CODECS and self.index().plain and self.index().keyframes_proven
+        # profiles with lossless blocks are read by x264's version, which torchcodec's seek forgets
+        known = facts.codec in CODECS and "4:4:4" not in (facts.profile or "")
+        return plain_picture and known and self.index().plain and self.index().keyframes_proven
 
     def frame_pts(self, clip: ClipReference) -> np.ndarray:
         """See `decode.VideoReader.frame_pts`: from the packet index where torchcodec decodes."""
