@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
+import glob
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -144,9 +147,7 @@ def _walk(folder: str, recursive: bool) -> Iterator[SourceFile]:
 
 
 def _glob(pattern: str, recursive: bool) -> Iterator[SourceFile]:
-    import glob
-
-    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - a pattern may be absolute
+    found = _matches(pattern)
     if not found:
         raise UserError(f"source {pattern!r}: nothing matches")
     seen: set[str] = set()
@@ -155,6 +156,23 @@ def _glob(pattern: str, recursive: bool) -> Iterator[SourceFile]:
             if file.uri not in seen:
                 seen.add(file.uri)
                 yield file
+
+
+def _matches(pattern: str) -> list[str]:
+    """Paths that a glob matches, sorted. `**` goes through folders, not through links to them."""
+    if "**" not in pattern:
+        return sorted(glob.glob(pattern))  # noqa: PTH207 - a pattern may be absolute
+    parts = pattern.split("/")
+    first = next(i for i, part in enumerate(parts) if any(c in part for c in "*?["))
+    root = "/".join(parts[:first]) or ("/" if pattern.startswith("/") else ".")
+    rest = "".join("(?:[^/]+/)*" if part == "**" else _component(part) + "/" for part in parts[first:])
+    matcher = re.compile(f"(?s:{rest})")
+    return [f.uri for f in _walk(root, True) if matcher.fullmatch(f"{os.path.relpath(f.uri, root)}/")]
+
+
+def _component(part: str) -> str:
+    """Regular expression of one path component of a glob."""
+    return fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z").replace(".*", "[^/]*")
 
 
 def _remote(source: str, recursive: bool, storage: StorageConfig) -> Iterator[SourceFile]:
