@@ -5,9 +5,10 @@ loses trailing frames; it is never lengthened and never scaled up beyond a limit
 
     kept = (1 - cropped_fraction) * (1 - dropped_fraction) * min(s, 1 / s**2)
 
-with s the linear scale. Scaling up costs the share of the VAE's work that goes to interpolated pixels. Scaling down costs
-less than an equal loss of area by cropping: with its square, a wide clip would keep as much in a tall bucket (a third of
-the picture, large) as in a wide one (all of it, small). The bucket of greatest `kept` wins; of equals the first.
+with s the linear scale. Scaling up costs the share of the VAE's work that goes to interpolated pixels. Scaling down
+costs less than an equal loss of area by cropping: with its square, a wide clip would keep as much in a tall bucket (a
+third of the picture, large) as in a wide one (all of it, small). The bucket of greatest `kept` wins; of equals the
+first.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ process lives. A clip that fails becomes an outcome, and the others go on.
 
 from __future__ import annotations
 
+import functools
+import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from schemas import ids, layout, tables
+from schemas import conditioning, ids, layout, tables
 from schemas.buckets import Bucket
 from schemas.columns import TableSpec
 from schemas.latent_spaces import METADATA_KEY
 from schemas.outcomes import Outcome
 from vidpipe.bucketing import Fit
+from vidpipe.conditioners.base import Conditioner, ConditionerConfig, make_conditioner, wanted
 from vidpipe.encode_config import EncodeConfig, parse_fps
 from vidpipe.feed import DecodedClip, FeedConfig, failed, feed
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
     from vidpipe.vaes.base import Vae
 
-__all__ = ["EncodeConfig", "encode_clips", "latents_spec", "parse_fps", "table_metadata"]
+__all__ = ["EncodeConfig", "encode_clips", "identity", "latents_spec", "parse_fps", "table_metadata"]
 
 Row = Mapping[str, Any]
 GPU_BATCH_FRAMES = 324
@@ -41,14 +44,40 @@ _batch_limits: dict[tuple[str, str, str], int] = {}
 """Greatest number of clips that fits, by VAE, bucket and device: learned from running out of memory."""
 
 
+def conditioners_of(config: EncodeConfig, device: str = "cpu") -> list[Conditioner]:
+    """The conditioners of a configuration, made once a process; their weights are loaded at the first use."""
+    return [
+        _conditioner(c.name, c.source or config.source, device, ids.canonical_json(c.params).decode())
+        for c in wanted(config.conditioning, config.for_model)
+    ]
+
+
+@functools.lru_cache(maxsize=16)
+def _conditioner(name: str, source: str, device: str, params: str) -> Conditioner:
+    return make_conditioner(ConditionerConfig(name=name, params=json.loads(params)), source=source, device=device)
+
+
+def identity(config: EncodeConfig, vae: Vae) -> dict[str, Any]:
+    """All that shapes a latent table's rows besides the clip and its geometry, for the stage's fingerprint."""
+    names = sorted((c.identity() for c in conditioners_of(config)), key=ids.canonical_json)
+    more = {"conditioning": names} if names else {}
+    return {**config.identity(), **vae.identity(), **more}
+
+
 def latents_spec(config: EncodeConfig) -> TableSpec:
     """Columns of the latent tables that this configuration writes, its conditioning columns included."""
-    return tables.LATENTS
+    return tables.LATENTS.with_columns(column for c in conditioners_of(config) for column in c.columns())
 
 
-def table_metadata(vae: Vae, bucket: Bucket) -> dict[bytes, bytes]:
-    """Metadata of a latent table: the latent space and the bucket."""
-    return {METADATA_KEY: vae.space.to_json().encode(), layout.BUCKET_KEY: str(bucket).encode()}
+def table_metadata(vae: Vae, bucket: Bucket, config: EncodeConfig | None = None) -> dict[bytes, bytes]:
+    """Metadata of a latent table: the latent space, the bucket, and what the conditioning columns hold."""
+    metadata = {METADATA_KEY: vae.space.to_json().encode(), layout.BUCKET_KEY: str(bucket).encode()}
+    conditioners = conditioners_of(config) if config else []
+    if conditioners:
+        metadata[conditioning.METADATA_KEY] = conditioning.to_json(
+            [c.described(vae, bucket) for c in conditioners]
+        ).encode()
+    return metadata
 
 
 def encode_clips(
@@ -88,8 +117,8 @@ def encode_clips(
     outcomes: dict[bytes, Outcome] = {}
     with Outbox(config, fingerprint, background=how.threads > 0) as outbox:
         for batch in batches(feed(rows, bucket, config, how, progress), vae, bucket, config, outcomes):
-            for part, latents, seconds in encode_batch(batch, vae, bucket, config, outcomes):
-                outbox.put(part, latents, seconds)
+            for part, tensors, seconds in encode_batch(batch, vae, bucket, config, outcomes):
+                outbox.put(part, tensors)
                 outcomes.update((c.row["clip_id"], kept(c, bucket, seconds)) for c in part)
         made = outbox.rows()
     made.sort(key=lambda r: r["latent_id"])
@@ -119,8 +148,8 @@ def batches(
 
 def encode_batch(
     batch: list[DecodedClip], vae: Vae, bucket: Bucket, config: EncodeConfig, outcomes: dict[bytes, Outcome]
-) -> Iterator[tuple[list[DecodedClip], torch.Tensor, float]]:
-    """Yield parts of a batch with their latents and the seconds a clip; halve while memory runs out."""
+) -> Iterator[tuple[list[DecodedClip], dict[str, torch.Tensor], float]]:
+    """Yield parts of a batch with their tensors by column and the seconds a clip; halve while memory runs out."""
     import torch
 
     todo = [batch]
@@ -129,7 +158,9 @@ def encode_batch(
         start = time.perf_counter()
         try:
             frames = torch.stack([c.frames_TCHW for c in part]).transpose(1, 2)
-            latents = vae.encode(frames)
+            tensors = {"latent": vae.encode(frames)}
+            for conditioner in conditioners_of(config, vae.device):
+                tensors[conditioner.column] = conditioner.encode(frames, vae)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -143,7 +174,7 @@ def encode_batch(
             _batch_limits[_key(vae, bucket)] = min(half, _limit(vae, bucket, config))
             todo[:0] = [part[:half], part[half:]]
             continue
-        yield part, latents, (time.perf_counter() - start) / len(part)
+        yield part, tensors, (time.perf_counter() - start) / len(part)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -190,35 +221,37 @@ class Outbox:
         if self.pool:
             self.pool.shutdown(cancel_futures=True)
 
-    def put(self, clips: list[DecodedClip], latents: torch.Tensor, seconds: float) -> None:
-        """Take a batch; the copy is queued behind the encoder on the device, and nothing waits for it here."""
+    def put(self, clips: list[DecodedClip], tensors: dict[str, torch.Tensor]) -> None:
+        """Take a batch; the copies are queued behind the encoder on the device, and nothing waits for them here."""
         wait = None
-        if latents.is_cuda:
+        if tensors["latent"].is_cuda:
             import torch
 
-            host = torch.empty(latents.shape, dtype=latents.dtype, pin_memory=True)
-            host.copy_(latents, non_blocking=True)
+            tensors = {name: to_pinned(tensor) for name, tensor in tensors.items()}
             wait = torch.cuda.Event()
             wait.record()
-            latents = host
         facts = [(c.row, c.fit, c.start_seconds) for c in clips]  # the frames themselves are let go
         if self.pool:
-            self.futures.append(self.pool.submit(self._rows, facts, latents, wait))
+            self.futures.append(self.pool.submit(self._rows, facts, tensors, wait))
         else:
             done: Future[list[dict[str, Any]]] = Future()
-            done.set_result(self._rows(facts, latents, wait))
+            done.set_result(self._rows(facts, tensors, wait))
             self.futures.append(done)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows; waits for what is on its way."""
         return [row for future in self.futures for row in future.result()]
 
-    def _rows(self, facts: list[tuple[Row, Fit, float]], latents: torch.Tensor, wait: Any) -> list[dict[str, Any]]:
+    def _rows(
+        self, facts: list[tuple[Row, Fit, float]], tensors: dict[str, torch.Tensor], wait: Any
+    ) -> list[dict[str, Any]]:
         if wait is not None:
             wait.synchronize()
-        return [self._row(row, fit, at, latent_bytes(latent)) for (row, fit, at), latent in zip(facts, latents)]
+        of_clip = [dict(zip(tensors, parts)) for parts in zip(*tensors.values())]
+        return [self._row(row, fit, at, parts) for (row, fit, at), parts in zip(facts, of_clip)]
 
-    def _row(self, row: Row, fit: Fit, start_seconds: float, data: bytes) -> dict[str, Any]:
+    def _row(self, row: Row, fit: Fit, start_seconds: float, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+        data = {name: latent_bytes(tensor) for name, tensor in tensors.items()}
         geometry = {"bucket": str(fit.bucket), "crop": list(fit.crop_xywh)}
         rate = self.config.rate
         return {
@@ -230,9 +263,17 @@ class Outbox:
             "frames_dropped": fit.frames_dropped,
             "scale": fit.scale,
             "cropped_fraction": fit.cropped_fraction,
-            "latent_crc32": zlib.crc32(data),
-            "latent": data,
+            **data,
+            **{f"{name}_crc32": zlib.crc32(payload) for name, payload in data.items()},
         }
+
+
+def to_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Start a copy into pinned host memory, in the current stream's order."""
+    import torch
+
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
 
 
 def kept(clip: DecodedClip, bucket: Bucket, seconds: float) -> Outcome:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from schemas.buckets import Bucket, BucketSet, parse_buckets
 from schemas.errors import UserError
 from vidpipe.bucketing import Limits, resolution_groups
+from vidpipe.conditioners.base import ConditionerConfig, wanted
 from vidpipe.media.config import DecodeConfig
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class EncodeConfig:
         max_dropped: greatest share of a clip's frames dropped at its end.
         letterbox: crop black bars off, by the letterbox scorer's columns.
         stills_from_video: let a moving clip go to a bucket of one frame.
-        conditioning: names of conditioners (`vidpipe.conditioners`) whose columns are stored beside the latent.
+        conditioning: conditioners (`vidpipe.conditioners`) whose columns are stored beside the latent.
+        for_model: a model of `schemas.conditioning.MODELS`, whose conditioners are added.
         max_damaged: greatest share of a latent's frames that may be damaged.
         decode: rules of decoding.
         batch_frames: frames in one call of the VAE, over clips, halved when memory runs out; 0 for 324 on a GPU and one
@@ -56,13 +58,15 @@ class EncodeConfig:
     max_dropped: float = 1.0
     letterbox: bool = True
     stills_from_video: bool = False
-    conditioning: tuple[str, ...] = ()
+    conditioning: tuple[ConditionerConfig, ...] = ()
+    for_model: str = ""
     max_damaged: float = 0.0
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     batch_frames: int = 0
 
     def __post_init__(self) -> None:
         parse_fps(self.fps)
+        wanted(self.conditioning, self.for_model)
         if self.buckets and self.bucket_set:
             raise UserError("encode: give buckets or bucket_set, not both")
         for text in self.buckets:
@@ -107,7 +111,7 @@ class EncodeConfig:
         return [buckets] if self.resolutions == "one" else resolution_groups(buckets)
 
     def identity(self) -> dict[str, Any]:
-        """What shapes a latent besides the VAE and the clip's own geometry, for the fingerprint: JSON values.
+        """What shapes a latent besides VAE, conditioners and the clip's own geometry: JSON values.
 
         Bucket and crop are not in it: they are in the latent_id.
         """
@@ -117,7 +121,6 @@ class EncodeConfig:
             "fps": self.fps_text,
             "hdr": self.decode.hdr,
             "interlaced": self.decode.interlaced,
-            "conditioning": sorted(self.conditioning),
         }
 
     @property

@@ -1,8 +1,8 @@
-"""Names of shot detectors, scorers, captioners and decoders as `module:Class` strings, imported only when used.
+"""Names of shot detectors, scorers, captioners, conditioners and decoders as `module:Class` strings.
 
-Third parties add theirs under the entry point groups `vidpipe.shot_detectors`, `vidpipe.scorers`,
-`vidpipe.captioners` and `vidpipe.decoders`. VAEs and text encoders are in `schemas.registry`, since the trainer
-loads them too.
+They are imported only when used. Third parties add theirs under the entry point groups `vidpipe.shot_detectors`,
+`vidpipe.scorers`, `vidpipe.captioners`, `vidpipe.conditioners` and `vidpipe.decoders`. VAEs and text encoders are in
+`schemas.registry`, since the trainer loads them too.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ CAPTIONERS: dict[str, str] = {
     "sidecar": "vidpipe.captioners.sidecar:Sidecar",
 }
 
+CONDITIONERS: dict[str, str] = {
+    "clip-first-last": "vidpipe.conditioners.clip_image:ClipFirstLast",
+    "clip-image": "vidpipe.conditioners.clip_image:ClipImage",
+    "first-frame": "vidpipe.conditioners.frames:FirstFrame",
+    "first-last-frame": "vidpipe.conditioners.frames:FirstLastFrame",
+    "reference-frames": "vidpipe.conditioners.frames:ReferenceFrames",
+}
+
 DECODERS: dict[str, str] = {
     "pyav": "vidpipe.media.pyav:PyAvReader",
     "torchcodec": "vidpipe.media.torchcodec_cpu:TorchcodecReader",
@@ -56,6 +64,11 @@ def load_scorer(name: str) -> Any:
 def load_captioner(name: str) -> Any:
     """Class of a captioner; UserError with the nearest known name."""
     return load(CAPTIONERS, "vidpipe.captioners", name)
+
+
+def load_conditioner(name: str) -> Any:
+    """Class of a conditioner; UserError with the nearest known name."""
+    return load(CONDITIONERS, "vidpipe.conditioners", name)
 
 
 def load_decoder(name: str) -> Any:

@@ -14,7 +14,7 @@ from schemas.buckets import Bucket
 from schemas.columns import TableSpec
 from schemas.outcomes import Outcome
 from vidpipe.bucketing import Fit, Misfit, assign
-from vidpipe.encode import encode_clips, latents_spec, table_metadata
+from vidpipe.encode import encode_clips, identity, latents_spec, table_metadata
 from vidpipe.encode_config import EncodeConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, with_provenance
 from vidpipe.stages.view import View
@@ -70,7 +70,7 @@ class Encode(Stage):
         return {k: v for k, v in self.__dict__.items() if k not in ("vae", "_groups")}
 
     def params(self) -> Mapping[str, Any]:
-        return {**self.config.identity(), **self.vae.identity()}
+        return identity(self.config, self.vae)
 
     def table_name(self, bucket: object) -> str:
         """`latents/<space>/<bucket>`."""
@@ -79,7 +79,7 @@ class Encode(Stage):
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         spec = latents_spec(self.config)
         buckets = [b for group in self._groups for b in group]
-        return {self.table_name(b): (spec, table_metadata(self.vae, b)) for b in buckets}
+        return {self.table_name(b): (spec, table_metadata(self.vae, b, self.config)) for b in buckets}
 
     def tables_of(self, unit: Unit) -> Sequence[str]:
         return [self.table_name(unit.group)]

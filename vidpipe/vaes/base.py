@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas import registry
 from schemas.buckets import Bucket
-from schemas.errors import BucketMismatch, LatentSpaceMismatch
+from schemas.errors import BucketMismatch, LatentSpaceMismatch, UserError
 from schemas.latent_spaces import LatentSpace
 from vidpipe.construct import construct
 
@@ -45,6 +45,10 @@ class Vae(abc.ABC):
     @abc.abstractmethod
     def encode_raw(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
         """Latents [B, C, T, H, W] before normalisation, in at least the compute dtype's precision."""
+
+    def encode_raw_shown(self, frames_BCTHW: torch.Tensor, shown: Sequence[int]) -> torch.Tensor:
+        """As `encode_raw`, with all frames blank but those of `shown`; UserError for a VAE that cannot."""
+        raise UserError(f"vae {self.name} encodes no blank frames, so it cannot give image conditions")
 
     @abc.abstractmethod
     def decode_raw(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -107,7 +111,21 @@ class Vae(abc.ABC):
             BucketMismatch: a size off the space's rule.
         """
         check_frames(frames_BCTHW, self)
-        raw = self.encode_raw(frames_BCTHW.to(self.device, non_blocking=True))
+        return self._stored(self.encode_raw(frames_BCTHW.to(self.device, non_blocking=True)))
+
+    def encode_shown(self, frames_BCTHW: torch.Tensor, shown: Sequence[int]) -> torch.Tensor:
+        """Encode clips of which only some frames are shown: all others are blank, 0 in [-1, 1].
+
+        Args:
+            shown: indices of frames, negative ones from the end.
+        Returns:
+            as `encode`.
+        """
+        check_frames(frames_BCTHW, self)
+        raw = self.encode_raw_shown(frames_BCTHW.to(self.device, non_blocking=True), shown)
+        return self._stored(raw)
+
+    def _stored(self, raw: torch.Tensor) -> torch.Tensor:
         mean, std = self._constants(raw)
         return ((raw - mean) / std).to(torch_dtype(self.space.dtype)).contiguous()
 

@@ -28,6 +28,7 @@ Turned down: the 16 coefficients of greatest energy, none turned: 0.5 dB better,
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,6 +102,16 @@ class DctVae(Vae):
             for t in range(1, T, step):
                 latents[:, 1 + t // 4 : 1 + (t + step) // 4] = _channels(_pictures(clip[:, t : t + step]))
         return out
+
+    def encode_raw_shown(self, frames_BCTHW: torch.Tensor, shown: Sequence[int]) -> torch.Tensor:
+        import torch
+
+        raw = []
+        for grey in (127, 128):  # the codec is linear, and a blank is 127.5
+            blank = torch.full_like(frames_BCTHW, grey)
+            blank[:, :, list(shown)] = frames_BCTHW[:, :, list(shown)]
+            raw.append(self.encode_raw(blank))
+        return (raw[0] + raw[1]) / 2
 
     def decode_raw(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         import torch

@@ -108,6 +108,15 @@ class DiffusersVae(Vae):
         with torch.no_grad():
             return self.posterior_mean(self.normalised(frames_BCTHW)).float()
 
+    def encode_raw_shown(self, frames_BCTHW: torch.Tensor, shown: Sequence[int]) -> torch.Tensor:
+        import torch
+
+        x = self.normalised(frames_BCTHW)
+        blank = torch.zeros_like(x)
+        blank[:, :, list(shown)] = x[:, :, list(shown)]
+        with torch.no_grad():
+            return self.posterior_mean(blank).float()
+
     def normalised(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
         """Frames in [-1, 1], in the compute dtype and memory format."""
         import torch

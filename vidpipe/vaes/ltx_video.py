@@ -32,10 +32,10 @@ class LtxVideoVae(DiffusersVae):
 
     def constants(self) -> tuple[Sequence[float], Sequence[float]]:
         scale = self.config.get("scaling_factor", 1.0)
-        mean, std = (self._stored(k) for k in ("latents_mean", "latents_std"))
+        mean, std = (self._buffer(k) for k in ("latents_mean", "latents_std"))
         return mean, [s / scale for s in std]
 
-    def _stored(self, name: str) -> list[float]:
+    def _buffer(self, name: str) -> list[float]:
         from safetensors import safe_open
 
         for path in checkpoint.weight_files(self.folder):

@@ -1,0 +1,1 @@
+"""Conditioners: columns beside a latent that cannot be derived from it; see `base`."""
