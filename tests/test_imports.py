@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,12 @@ def imported(source: str, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def imports_of(path: Path) -> set[str]:
-    return set(imported(path.read_text(), ".".join(path.relative_to(REPOSITORY).parent.parts)))
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    return frozenset(imported(path.read_text(), ".".join(path.relative_to(REPOSITORY).parent.parts)))
 
 
-def roots(names: set[str]) -> set[str]:
+def roots(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
