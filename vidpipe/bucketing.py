@@ -21,6 +21,9 @@ from typing import Any
 from schemas.buckets import Bucket
 from vidpipe.media.sampling import num_sampled
 
+CHECKS = ("too_short", "too_small", "too_much_cropped", "too_long")
+"""Reasons in the order of the checks: the later one fails, the nearer a bucket came."""
+
 AREA_STEP = 1.5
 """Buckets whose areas are within this factor of the smallest of their group count as one resolution."""
 
@@ -103,38 +106,107 @@ def fit(row: Mapping[str, Any], bucket: Bucket, fps: Fraction | None, limits: Li
     Args:
         row: columns of `clips` with the letterbox scorer's where there are any.
     """
-    available = num_frames_at(row, fps)
-    box = picture_box(row, limits.letterbox)
+    return best_fit(row, [bucket], fps, limits)
+
+
+@dataclass(slots=True)
+class _Measure:
+    """A bucket against a clip; `reason` is empty where it fits."""
+
+    bucket: Bucket
+    crop: tuple[int, int, int, int]
+    cropped: float
+    upscale: float
+    reason: str
+    kept: float
+
+
+def _measure(available: int, moves: bool, box: Sequence[int], bucket: Bucket, limits: Limits) -> _Measure:
     crop = centre_crop(box, bucket.height, bucket.width)
-    scale = max(bucket.height / crop[3], bucket.width / crop[2])
     cropped = 1 - (crop[2] * crop[3]) / (box[2] * box[3])
-    dropped = available - bucket.num_frames
+    scale = max(bucket.height / crop[3], bucket.width / crop[2])
+    if available < bucket.num_frames or (bucket.num_frames == 1 and moves and not limits.stills_from_video):
+        reason = "too_short"
+    elif scale > limits.max_upscale + 1e-9:
+        reason = "too_small"
+    elif cropped > limits.max_cropped + 1e-9:
+        reason = "too_much_cropped"
+    elif available - bucket.num_frames > limits.max_dropped * available + 1e-9:
+        reason = "too_long"
+    else:
+        reason = ""
+    kept = (1 - cropped) * bucket.num_frames / max(1, available) * min(scale, 1 / scale**2)
+    return _Measure(bucket, crop, cropped, scale, reason, round(kept, 9))
+
+
+def best_fit(row: Mapping[str, Any], buckets: Iterable[Bucket], fps: Fraction | None, limits: Limits) -> Fit | Misfit:
+    """The bucket that keeps most; else the reason of the bucket that came nearest."""
+    return Assigner([list(buckets)], fps, limits)(row)[0]
+
+
+class Assigner:
+    """Assigns clips to buckets, one answer a resolution group: one group (all buckets) for one bucket a clip.
+
+    Clips of one size and length share their answer, so a million of them cost little more than a look-up each.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Bucket]], fps: Fraction | None, limits: Limits) -> None:
+        self.groups, self.fps, self.limits = groups, fps, limits
+        self._known: dict[tuple[int, bool, int, int], list[_Measure]] = {}
+
+    def __call__(self, row: Mapping[str, Any]) -> list[Fit | Misfit]:
+        available = num_frames_at(row, self.fps)
+        box = picture_box(row, self.limits.letterbox)
+        key = (available, row["num_frames"] > 1, box[2], box[3])
+        if key not in self._known:
+            if len(self._known) > 1 << 16:
+                self._known.clear()
+            self._known[key] = [_best(*key, group, self.limits) for group in self.groups]
+        return [self._answer(row, m, available, box) for m in self._known[key]]
+
+    def _answer(self, row: Mapping[str, Any], best: _Measure, available: int, box: Sequence[int]) -> Fit | Misfit:
+        if best.reason:
+            return _misfit(row, best, available, box, self.fps, self.limits)
+        x, y, width, height = best.crop
+        return Fit(
+            bucket=best.bucket,
+            crop_xywh=(box[0] + x, box[1] + y, width, height),
+            scale=best.bucket.height / height,
+            cropped_fraction=best.cropped,
+            num_frames=available,
+            frames_dropped=available - best.bucket.num_frames,
+            kept=best.kept,
+        )
+
+
+def _best(available: int, moves: bool, width: int, height: int, buckets: Iterable[Bucket], limits: Limits) -> _Measure:
+    """Of those that fit the one that keeps most; else the one that came nearest."""
+    measures = [_measure(available, moves, (0, 0, width, height), b, limits) for b in buckets]
+    fits = [m for m in measures if not m.reason]
+    return max(fits, key=lambda m: m.kept) if fits else max(measures, key=lambda m: CHECKS.index(m.reason))
+
+
+def _misfit(
+    row: Mapping[str, Any],
+    found: _Measure,
+    available: int,
+    box: Sequence[int],
+    fps: Fraction | None,
+    limits: Limits,
+) -> Misfit:
+    bucket, frames = found.bucket, found.bucket.num_frames
     rate = "its own rate" if fps is None else f"{float(fps):g} fps"
-    if dropped < 0:
-        return _misfit("too_short", row, f"bucket {bucket} needs {bucket.num_frames} frames at {rate}, not {available}")
-    if bucket.num_frames == 1 and row["num_frames"] > 1 and not limits.stills_from_video:
-        return _misfit("too_short", row, f"bucket {bucket} is for images, and the clip moves")
-    if scale > limits.max_upscale + 1e-9:
-        found = f"would scale {crop[2]}x{crop[3]} up {scale:.3g} times, over the limit of {limits.max_upscale:g}"
-        return _misfit("too_small", row, f"bucket {bucket} {found}")
-    if cropped > limits.max_cropped + 1e-9:
-        return _misfit("too_much_cropped", row, f"bucket {bucket} would cut off {cropped:.0%} of {box[2]}x{box[3]}")
-    if dropped > limits.max_dropped * available + 1e-9:
-        return _misfit("too_long", row, f"bucket {bucket} would drop {dropped} of its {available} frames")
-    kept = (1 - cropped) * bucket.num_frames / available * min(scale, 1 / scale**2)
-    return Fit(
-        bucket=bucket,
-        crop_xywh=crop,
-        scale=bucket.height / crop[3],
-        cropped_fraction=cropped,
-        num_frames=available,
-        frames_dropped=dropped,
-        kept=kept,
-    )
-
-
-def _misfit(reason: str, row: Mapping[str, Any], detail: str) -> Misfit:
-    return Misfit(reason=reason, message=f"{describe(row)}: {detail}")
+    size = f"{found.crop[2]}x{found.crop[3]}"
+    details = {
+        "too_short": f"needs {frames} frames at {rate}, not {available}",
+        "too_small": f"would scale {size} up {found.upscale:.3g} times, over the limit of {limits.max_upscale:g}",
+        "too_much_cropped": f"would cut off {found.cropped:.0%} of {box[2]}x{box[3]}",
+        "too_long": f"would drop {available - frames} of its {available} frames",
+    }
+    detail = details[found.reason]
+    if found.reason == "too_short" and available >= frames:
+        detail = "is for images, and the clip moves"
+    return Misfit(reason=found.reason, message=f"{describe(row)}: bucket {bucket} {detail}")
 
 
 def describe(row: Mapping[str, Any]) -> str:
@@ -142,26 +214,6 @@ def describe(row: Mapping[str, Any]) -> str:
     uris = row.get("uris") or ([row["uri"]] if row.get("uri") else [])
     name = f"{uris[0].rsplit('/', 1)[-1]}, " if uris else ""
     return f"clip {row['clip_id'].hex()[:8]} ({name}{row['start_seconds']:.1f}-{row['end_seconds']:.1f} s)"
-
-
-def best_fit(row: Mapping[str, Any], buckets: Iterable[Bucket], fps: Fraction | None, limits: Limits) -> Fit | Misfit:
-    """The bucket that keeps most; else the reason of the bucket that came nearest."""
-    fits: list[Fit] = []
-    misfits: list[Misfit] = []
-    for bucket in buckets:
-        answer = fit(row, bucket, fps, limits)
-        (fits if isinstance(answer, Fit) else misfits).append(answer)  # type: ignore[arg-type]
-    if fits:
-        return max(fits, key=lambda f: round(f.kept, 9))
-    late = ("too_short", "too_small", "too_much_cropped", "too_long")  # the later the check, the nearer it came
-    return max(misfits, key=lambda m: late.index(m.reason))
-
-
-def assign(
-    row: Mapping[str, Any], groups: Sequence[Sequence[Bucket]], fps: Fraction | None, limits: Limits
-) -> list[Fit | Misfit]:
-    """One answer a resolution group (`resolution_groups`); one group for one bucket a clip."""
-    return [best_fit(row, group, fps, limits) for group in groups]
 
 
 def resolution_groups(buckets: Iterable[Bucket]) -> list[list[Bucket]]:

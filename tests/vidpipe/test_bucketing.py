@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from schemas.buckets import Bucket
 from vidpipe.bucketing import (
+    Assigner,
     Fit,
     Limits,
     Misfit,
-    assign,
     best_fit,
     centre_crop,
     fit,
@@ -123,9 +123,9 @@ def test_each_resolution_gives_one_answer():
     high = [Bucket(17, 480, 832), Bucket(17, 832, 480)]
     groups = resolution_groups([*high, *low])
     assert groups == [low, high]
-    found = assign(clip(), groups, FPS, Limits())
+    found = Assigner(groups, FPS, Limits())(clip())
     assert [f.bucket for f in found if isinstance(f, Fit)] == [low[0], high[0]]
-    found = assign(clip(500, 300), groups, FPS, Limits())
+    found = Assigner(groups, FPS, Limits())(clip(500, 300))
     assert isinstance(found[0], Fit) and isinstance(found[1], Misfit)
 
 

@@ -13,7 +13,7 @@ from schemas import ids, layout
 from schemas.buckets import Bucket
 from schemas.columns import TableSpec
 from schemas.outcomes import Outcome
-from vidpipe.bucketing import Fit, Misfit, assign
+from vidpipe.bucketing import Assigner, Fit, Misfit
 from vidpipe.encode import encode_clips, identity, latents_spec, table_metadata
 from vidpipe.encode_config import EncodeConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, with_provenance
@@ -66,8 +66,12 @@ class Encode(Stage):
     def _groups(self) -> list[list[Bucket]]:
         return self.config.bucket_groups(self.vae)
 
+    @functools.cached_property
+    def _assigner(self) -> Assigner:
+        return Assigner(self._groups, self.config.rate, self.config.limits)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("vae", "_groups")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("vae", "_groups", "_assigner")}
 
     def params(self) -> Mapping[str, Any]:
         return identity(self.config, self.vae)
@@ -93,7 +97,7 @@ class Encode(Stage):
         return "SELECT *, clip_id AS id FROM clip WHERE len(uris) > 0 ORDER BY video_id, start_pts"
 
     def _answers(self, row: Row) -> list[Fit | Misfit]:
-        return assign(row, self._groups, self.config.rate, self.config.limits)
+        return self._assigner(row)
 
     def items(self, row: Row) -> Sequence[str]:
         fits = [str(a.bucket) for a in self._answers(row) if isinstance(a, Fit)]
