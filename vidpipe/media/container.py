@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vidpipe.media.errors import MediaError
-from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, io_errors, local_path, open_bytes
+from vidpipe.media.files import DEFAULT_STORAGE, READ_BYTES, Section, StorageConfig, io_errors, local_path, open_bytes
 
 if TYPE_CHECKING:
     import av.container
@@ -27,6 +28,8 @@ files or the network (concat, hls, dash, image2), or that accept any bytes at al
 
 STILL_DEMUXERS = frozenset(("jpeg_pipe", "png_pipe", "bmp_pipe", "tiff_pipe", "j2k_pipe", "jpegls_pipe", "jpegxl_pipe"))
 
+HEIF_BRANDS = frozenset(("heic", "heix", "mif1", "msf1", "avif"))
+
 _MAGIC = (
     (4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"moof"), (4, b"wide"), (4, b"free"), (0, b"\x1a\x45\xdf\xa3"),
     (0, b"FLV"), (0, b"\x00\x00\x01\xba"), (0, b"\x00\x00\x01\xb3"), (0, b"OggS"), (8, b"AVI "), (8, b"WEBP"),
@@ -39,6 +42,18 @@ def looks_like_media(head: bytes) -> bool:
     """Whether the first bytes are a known container's or image's."""
     transport_stream = len(head) > 188 and head[0] == head[188] == 0x47
     return transport_stream or any(head[at : at + len(magic)] == magic for at, magic in _MAGIC)
+
+
+def looks_still(head: bytes) -> bool:
+    """Whether the first bytes are an image's."""
+    return head[:3] == b"\xff\xd8\xff" or head[:4] == b"\x89PNG" or head[:2] in (b"II", b"MM", b"BM")
+
+
+def _nameless(file: Any) -> Any:
+    """The file without its name, in which FFmpeg would see a pattern (`img%03d.jpg`) or a demuxer by its suffix."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    return io.BufferedReader(Section(file, 0, size), READ_BYTES)
 
 
 @contextmanager
@@ -59,8 +74,7 @@ def open_container(uri: str, storage: StorageConfig = DEFAULT_STORAGE) -> Iterat
             file.seek(0)
         if not head:
             raise MediaError("empty_file", f"{uri}: the file is empty")
-        still = head[:3] in (b"\xff\xd8\xff", b"\x89PN", b"BM") or head[:2] in (b"II", b"MM", b"BM")
-        target = file if path is None or still else f"file:{path}"
+        target = _nameless(file) if path is None or looks_still(head) else f"file:{path}"
         container = _open(target, uri, head)
         try:
             yield container
@@ -128,6 +142,10 @@ def choose_stream(container: Any, uri: str, stream_index: int | None = None) -> 
                 return stream
         raise MediaError("bad_header", f"{uri}: stream {stream_index} is not one of its video streams")
     moving = moving_streams(container)
+    if len(moving) > 1 and container.metadata.get("major_brand", "").strip() in HEIF_BRANDS:
+        raise MediaError(
+            "unsupported_codec", f"{uri}: a HEIF image of {len(moving)} tiles, which are not put together here"
+        )
     if not moving:
         if videos:
             raise MediaError("cover_art_only", f"{uri}: its only picture is cover art")

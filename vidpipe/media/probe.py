@@ -16,6 +16,7 @@ import numpy as np
 
 from vidpipe.media import colour_names
 from vidpipe.media.container import (
+    HEIF_BRANDS,
     STILL_DEMUXERS,
     check_decodable,
     choose_stream,
@@ -24,7 +25,7 @@ from vidpipe.media.container import (
 )
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
-from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig
+from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, open_bytes
 from vidpipe.media.geometry import Geometry, clean_sar, orientation_of
 
 INDEX_BYTES = 64 << 20
@@ -75,17 +76,19 @@ def probe(
         stream = choose_stream(container, uri, stream_index)
         check_decodable(stream, uri)
         try:
-            return _probe_stream(uri, size_bytes, container, stream)
+            return _probe_stream(uri, size_bytes, container, stream, storage)
         except av.error.FFmpegError as error:
             raise MediaError("io_error", f"{uri}: reading packets failed: {error.strerror}") from None
 
 
-def _probe_stream(uri: str, size_bytes: int, container: Any, stream: Any) -> VideoFacts:
+def _probe_stream(uri: str, size_bytes: int, container: Any, stream: Any, storage: StorageConfig) -> VideoFacts:
     size = container.size if size_bytes < 0 else size_bytes
     indexed = bool(stream.frames) and len(stream.index_entries) == stream.frames
     whole = not indexed and size <= INDEX_BYTES
     packets, frame = _head(uri, container, stream, whole)
     if frame is None:
+        if stream.codec_context.name == "webp":
+            raise MediaError("unsupported_codec", f"{uri}: animated or damaged WebP, which FFmpeg does not decode")
         raise MediaError("no_frames", f"{uri}: {_first_failure(stream, packets)}")
     if not whole:
         _tail(container, stream, packets)
@@ -96,7 +99,8 @@ def _probe_stream(uri: str, size_bytes: int, container: Any, stream: Any) -> Vid
         if packets.num_packets < count:  # else all pts are known, which tell more than the index's dts
             times = entries[:, 0].tolist()
     known = indexed or whole
-    return _facts(uri, size, container, stream, frame, packets, times, (count, keyframes) if known else None)
+    counts = (count, keyframes) if known else None
+    return _facts(uri, size, container, stream, frame, packets, times, counts, storage)
 
 
 def _head(uri: str, container: Any, stream: Any, whole: bool) -> tuple[_Packets, Any]:
@@ -151,11 +155,12 @@ def _first_failure(stream: Any, packets: _Packets) -> str:
 
 def _facts(
     uri: str, size: int, container: Any, stream: Any, frame: Any, packets: _Packets, times: Sequence[int],
-    counts: tuple[int, int] | None,
+    counts: tuple[int, int] | None, storage: StorageConfig,
 ) -> VideoFacts:  # fmt: skip
     context = stream.codec_context
     sar = stream.sample_aspect_ratio
-    rotation, hflip = frame_orientation(frame)
+    still = container.format.name in STILL_DEMUXERS or (counts is not None and counts[0] == 1 and _is_still(container))
+    rotation, hflip = exif_orientation(uri, storage) if still else frame_orientation(frame)
     geometry = Geometry(
         coded_hw=(frame.height, frame.width),
         sar=clean_sar(sar.numerator, sar.denominator) if sar else (1, 1),
@@ -164,9 +169,6 @@ def _facts(
     )
     start, end = _span(stream, frame, packets)
     seconds = float((end - start) * stream.time_base)
-    still = container.format.name in STILL_DEMUXERS or (
-        counts is not None and counts[0] == 1 and _is_still(container, context)
-    )
     return VideoFacts(
         uri=uri,
         kind="image" if still else "video",
@@ -208,14 +210,34 @@ def _set(of_frame: int, of_header: int) -> int:
     return of_header if of_frame == 2 else of_frame  # 2: unspecified
 
 
-def _is_still(container: Any, context: Any) -> bool:
-    return container.format.name in ("webp_pipe", "webp", "avif") or "heic" in container.metadata.get("major_brand", "")
+def _is_still(container: Any) -> bool:
+    """Whether a container that holds one picture is an image, rather than a video of one frame."""
+    brand = container.metadata.get("major_brand", "").strip()
+    return container.format.name in ("webp_pipe", "webp", "gif", "apng") or brand in HEIF_BRANDS
 
 
 def frame_orientation(frame: Any) -> tuple[int, bool]:
     """Rotation and reflection from a decoded frame's display matrix; (0, False) without one."""
-    data = frame.side_data.get("DISPLAYMATRIX")
+    try:
+        data = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # PyAV 18 refuses frames with kinds of side data that it does not know; it gives the angle
+        return round(-frame.rotation / 90) % 4 * 90, False
     return (0, False) if data is None else orientation_of(bytes(data))
+
+
+EXIF_ORIENTATION = 274
+_EXIF = {2: (0, True), 3: (180, False), 4: (180, True), 5: (90, True), 6: (90, False), 7: (270, True), 8: (270, False)}
+
+
+def exif_orientation(uri: str, storage: StorageConfig) -> tuple[int, bool]:
+    """Rotation and reflection of an image from its EXIF; (0, False) without."""
+    from PIL import Image
+
+    try:
+        with open_bytes(uri, storage) as file, Image.open(file) as image:
+            return _EXIF.get(image.getexif().get(EXIF_ORIENTATION, 1), (0, False))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return 0, False  # not an image that PIL knows, or its EXIF is broken
 
 
 def _span(stream: Any, frame: Any, packets: _Packets) -> tuple[int, int]:
