@@ -226,31 +226,44 @@ def audit_decoders(source: str, limit: int, as_json: bool) -> None:
 @main.command()
 @click.argument("dataset")
 @click.option("--older-than-days", default=7.0, show_default=True, help="Age of versions and files to remove.")
-def clean(dataset: str, older_than_days: float) -> None:
+@click.option("--abandoned", is_flag=True, help="Also what killed processes left, at once; nothing may be running.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+def clean(dataset: str, older_than_days: float, abandoned: bool, dry_run: bool) -> None:
     """Remove old versions and files that no table names; tagged versions stay."""
     import datetime
 
     from vidpipe.store.clean import clean
     from vidpipe.store.dataset import Dataset
 
-    for line in clean(Dataset(dataset).open(), older_than=datetime.timedelta(days=older_than_days)):
-        click.echo(line)
+    age = datetime.timedelta(days=older_than_days)
+    found = clean(Dataset(dataset).open(), older_than=age, abandoned=abandoned, dry_run=dry_run)
+    for item in found:
+        if item.num_versions or item.num_files:
+            sizes = f"{item.num_versions} versions, {item.num_files} files, {item.size_bytes / 1e6:.1f} MB"
+            click.echo(f"{item.name or 'hidden files':32} {sizes}")
+    total = sum(item.size_bytes for item in found)
+    click.echo(f"{total / 1e6:.1f} MB {'would be ' if dry_run else ''}removed")
 
 
 @main.command()
 @click.argument("dataset")
 @click.option("--table", "tables", multiple=True, help="Only this table; repeatable.")
-def verify(dataset: str, tables: tuple[str, ...]) -> None:
+@click.option("--no-payloads", is_flag=True, help="Leave out the checksums, which read all bytes.")
+@click.option("--quarantine", is_flag=True, help="List bad rows in DATASET/quarantine.jsonl, which trainers leave out.")
+def verify(dataset: str, tables: tuple[str, ...], no_payloads: bool, quarantine: bool) -> None:
     """Read every row: checksums, duplicate keys, missing outcomes. Exit status 1 if something is wrong."""
     from vidpipe.store.dataset import Dataset
-    from vidpipe.store.verify import verify
+    from vidpipe.store.verify import verify, write_quarantine
 
-    problems = 0
-    for line in verify(Dataset(dataset).open(), tables or None):
-        problems += 1
-        click.echo(line)
-    click.echo(f"{problems} problems")
-    if problems:
+    opened = Dataset(dataset).open()
+    found = verify(opened, tables or None, payloads=not no_payloads)
+    for problem in (*found.problems, *found.quarantined):
+        click.echo(str(problem))
+    if quarantine:
+        write_quarantine(opened, found.quarantined)
+    count = len(found.problems) + len(found.quarantined)
+    click.echo(f"{found.num_payloads} payloads read ({found.payload_bytes / 1e6:.1f} MB); {count} problems")
+    if count:
         sys.exit(1)
 
 

@@ -57,7 +57,7 @@ class TableStage(Stage):
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
         if not final:
             return
-        source = self.source(view)
+        source = self.source(view) or ""
         for row in rows:
             table = self.compute(view.table(source))
             yield Result(

@@ -73,7 +73,7 @@ def word_vector(word: str, dim: int) -> np.ndarray:
 
     marked = f"<{word}>"
     grams = [marked] + [marked[i : i + n] for n in NGRAMS for i in range(len(marked) - n + 1)]
-    vector = np.sum([_signs(gram, dim) for gram in grams], axis=0, dtype=np.float64)
+    vector = np.stack([_signs(gram, dim) for gram in grams]).sum(axis=0)
     return vector / np.linalg.norm(vector)
 
 
