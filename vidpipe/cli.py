@@ -257,10 +257,12 @@ def verify(dataset: str, tables: tuple[str, ...], no_payloads: bool, quarantine:
 
     opened = Dataset(dataset).open()
     found = verify(opened, tables or None, payloads=not no_payloads)
-    for problem in (*found.problems, *found.quarantined):
-        click.echo(str(problem))
+    for problem in found.problems:
+        click.echo(f"{problem.table}: {problem.kind}: {problem.message}")
+    for row in found.quarantined:
+        click.echo(f"{row.table}: row {row.row_id} (key {row.key}): {row.reason}")
     if quarantine:
-        write_quarantine(opened, found.quarantined)
+        write_quarantine(opened, found.quarantined, tables or opened.names())
     count = len(found.problems) + len(found.quarantined)
     click.echo(f"{found.num_payloads} payloads read ({found.payload_bytes / 1e6:.1f} MB); {count} problems")
     if count:
