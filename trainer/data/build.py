@@ -39,7 +39,8 @@ from trainer.data.tables import BlobFiles, Source, choose_fingerprint
 
 log = logging.getLogger(__name__)
 
-LATENT_COLUMNS = ("fps", "start_seconds", "frames_dropped", "scale", "cropped_fraction")
+LATENT_COLUMNS = ("frames_dropped", "scale", "cropped_fraction")
+"""Columns of latent tables that a filter may name, beside `bucket`; `fps` and `start_seconds` are the clip's."""
 BATCH_ROWS = 1 << 17
 
 
@@ -191,6 +192,7 @@ class _DatasetReader:
         self.source = Source(root=dataset.path, storage_options=dataset.storage_options)
         names = self.source.names()
         self.latents = self._choose_buckets(names)
+        self._latent_columns: set[str] = set()  # that the filter names
         wanted = [n for n in names if n in ("clips", "videos", "captions") or n.startswith(("scores/", "tables/"))]
         if config.text_encoder:
             wanted.append(self._text_name(names))
@@ -274,6 +276,7 @@ class _DatasetReader:
             self._register(con, name, needed[name], notes)
         view, kept_columns = expressions.clip_view(needed)
         latent_only = {c.lower() for c in [*own, "bucket"]} & {c.lower() for c in used}
+        self._latent_columns = latent_only
         where = "true" if latent_only else f"coalesce(({expression}), false)"
         if split:
             where += f" AND coalesce(split, 'train') = '{self.config.split}'"
@@ -369,7 +372,7 @@ class _DatasetReader:
         table = self.tables[name]
         space = self.spaces[layout.table_uri(self.dataset.path, name)]
         bucket = Bucket.parse((table.schema.metadata or {})[layout.BUCKET_KEY].decode()).check(space, self.config.patch)
-        own = [c for c in LATENT_COLUMNS if c in latent_filter]
+        own = [c for c in LATENT_COLUMNS if c in self._latent_columns]
         self._scan(con, name, ["latent_id", "clip_id", "latent_crc32", *own, "latent"], notes, "latent_scan")
         start = writer.lengths["row_ids"]
         files = BlobFiles(table, "latent")

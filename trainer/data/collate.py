@@ -16,7 +16,15 @@ from typing import Any
 
 import torch
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LatentBlock:
+    """Samples of one shape that lie together: [N, C, T, H, W], on any device."""
+
+    latents_NCTHW: torch.Tensor
+    grid_THW: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +47,7 @@ class Pack:
         weight: 1, or 0 for a missing pack.
         flops: by the planner's FLOP model.
         num_replaced: samples that stand in for unreadable ones.
+        blocks: the latents as stored, by shape; set where the loader was told not to copy.
     """
 
     tokens_LD: torch.Tensor
@@ -55,6 +64,7 @@ class Pack:
     num_padding_tokens: int
     flops: float
     num_replaced: int = 0
+    blocks: tuple[LatentBlock, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -82,14 +92,6 @@ class Pack:
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LatentBlock:
-    """Samples of one shape that lie together: [N, C, T, H, W], on any device."""
-
-    latents_NCTHW: torch.Tensor
-    grid_THW: tuple[int, ...]
-
-
 def patchify(latents_NCTHW: torch.Tensor, patch: Sequence[int]) -> torch.Tensor:
     """Cut into tokens [N * T/pt * H/ph * W/pw, C * pt * ph * pw]; see the module for the order."""
     N, C, T, H, W = latents_NCTHW.shape
@@ -107,13 +109,14 @@ def unpatchify(tokens_LD: torch.Tensor, grid_thw: Sequence[int], channels: int, 
 
 
 def collate(
-    blocks: Sequence[LatentBlock], patch: Sequence[int], length: int
+    blocks: Sequence[LatentBlock], patch: Sequence[int], length: int, cut: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
     """Lay samples end to end.
 
     Args:
         blocks: samples by shape, at least one, all on one device.
         length: tokens to pad to; 0 does not pad.
+        cut: make tokens; else `tokens_LD` is an empty [0, D].
     Returns:
         tokens_LD, cu_seqlens, grid_thw, and the padding's tokens.
     """
@@ -124,6 +127,8 @@ def collate(
     torch.cumsum(grid_thw.prod(dim=1), 0, dtype=torch.int32, out=cu_seqlens[1:])
     num_tokens = int(cu_seqlens[-1])
     width = first.shape[1] * patch[0] * patch[1] * patch[2]
+    if not cut:
+        return first.new_empty(0, width), cu_seqlens, grid_thw, 0
     tokens_LD = first.new_empty(max(length, num_tokens), width)
     place = 0
     for block in blocks:
@@ -140,7 +145,7 @@ def missing_pack(
     """A pack of weight 0; its text is one token of zeros, or none when training without text."""
     num_text = 1 if text_dim else 0
     pack = Pack(
-        tokens_LD=torch.zeros(max(1, length), width, dtype=_DTYPES[dtype]),
+        tokens_LD=torch.zeros(max(1, length), width, dtype=DTYPES[dtype]),
         cu_seqlens=torch.tensor([0, 1], dtype=torch.int32),
         grid_thw=torch.ones(1, 3, dtype=torch.int32),
         text_LD=torch.zeros(num_text, text_dim, dtype=torch.bfloat16),

@@ -12,7 +12,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 
@@ -191,6 +191,9 @@ class Planner:
         self.steps_per_era = 0
         self._set_era(steps_per_era)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remake, (self.index, self.config, self.flops, self.steps_per_era)
+
     def _fitting_streams(self) -> list[Stream]:
         long = [s for s in self.index.streams if s.num_tokens > self.config.token_budget]
         if long and not self.config.allow_skipping:
@@ -232,6 +235,10 @@ class Planner:
         """Of everything that decides the order: 16 hex digits."""
         values = [self.index.content_hash, dataclasses.asdict(self.config), dataclasses.asdict(self.flops)]
         return hashlib.blake2b(canonical_json([*values, self.steps_per_era]), digest_size=8).hexdigest()
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raise UserError if so many ranks cannot share a step."""
+        deal(np.ones(self.config.packs_per_step, np.int64), world_size)
 
     def _set_era(self, steps_per_era: int) -> None:
         """Choose epochs an era and steps an era: the fewest steps at which sampled windows overflow nowhere."""
@@ -422,3 +429,7 @@ def _draw_steps(costs: np.ndarray, num_steps: int, key: int) -> np.ndarray:
     ranked = np.argsort(costs, kind="stable").reshape(-1, num_steps)
     draw = keyed_uniform(key, np.arange(ranked.size)).reshape(ranked.shape)
     return np.take_along_axis(ranked, np.argsort(draw, axis=1, kind="stable"), axis=1)
+
+
+def _remake(index: Plannable, config: PlanConfig, flops: FlopModel, steps_per_era: int) -> Planner:
+    return Planner(index, config, flops, steps_per_era=steps_per_era)
