@@ -1,13 +1,23 @@
-"""Packs without a dataset."""
+"""Packs without a dataset; one thread, since tensors this small are slower with two."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

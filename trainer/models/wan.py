@@ -170,6 +170,10 @@ class Wan(nn.Module):
         """Modules that are sharded, checkpointed and compiled one by one."""
         return list(self.blocks)
 
+    def float32_modules(self) -> list[nn.Module]:
+        """Modules that compute in float32 in mixed precision, as diffusers keeps the time embedder."""
+        return [self.condition_embedder.time_embedder, self.condition_embedder.time_proj]
+
 
 class PatchEmbedding(nn.Module):
     """A Conv3d whose kernel is its stride, over tokens that are patches already: one matrix product."""

@@ -14,7 +14,7 @@ def spread(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
     """Prepare `model` for training in place: checkpointing, then compilation, then sharding, as torchtitan orders them.
 
     All ranks must hold the same parameters when they call it; each then keeps its shard. `model.block_modules()` names
-    the parts that are treated one by one.
+    the parts that are treated one by one, `model.float32_modules()` those that compute in float32 whatever the dtype.
     """
     blocks: list[nn.Module] = model.block_modules()  # type: ignore[operator]
     for block in blocks:
@@ -25,6 +25,9 @@ def spread(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
     if world.mesh is None:
         return model
     policy = MixedPrecisionPolicy(param_dtype=world.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    exact = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for module in model.float32_modules():  # type: ignore[operator]
+        fully_shard(module, mesh=world.mesh, mp_policy=exact, reshard_after_forward=config.reshard_after_forward)
     for block in blocks:
         fully_shard(block, mesh=world.mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
     fully_shard(model, mesh=world.mesh, mp_policy=policy)
@@ -62,5 +65,6 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 def settle(model: nn.Module) -> None:
     """After a forward pass without backward: give up what is still gathered, so that parameters are shards again."""
-    if isinstance(model, FSDPModule):
-        model.reshard()
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
