@@ -31,10 +31,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,7 @@ CREATE_CHAIN = [
 """For creators one after another: the first table is begun, then there, then the second, then the outcomes."""
 RECONCILE_STEPS = ["reconcile:found:1", "reconcile:completed:1"]
 DEADLINE_SECONDS = 300.0
+T = TypeVar("T")
 
 
 class Failed(AssertionError):
@@ -81,13 +82,14 @@ class Failed(AssertionError):
 
 @dataclass
 class World:
-    """Where a case plays: a dataset, and how to start processes on it."""
+    """Where a case plays: a dataset, and how to start processes on it; `every`: in a short run, each n-th step."""
 
     root: str
     env: Mapping[str, str]
     rows: int
     unit_rows: int
     batch_units: int = 4
+    every: int = 1
     lease_seconds: float = 2.4
     processes: list[subprocess.Popen] = field(default_factory=list)
 
@@ -103,6 +105,10 @@ class World:
 
     def run(self, *extra: object, expect: tuple[int, ...] = (0,), **options: Any) -> subprocess.Popen:
         return finish(self.start(*extra, **options), expect)
+
+    def pick(self, steps: Sequence[T]) -> Sequence[T]:
+        """All steps, or in a short run every n-th of them."""
+        return steps[self.every // 2 :: self.every]
 
     def stop_all(self) -> None:
         for process in self.processes:
@@ -186,7 +192,7 @@ def kill(world: World, object_store: bool) -> Iterator[tuple[str, dict]]:
         world.run(failpoint=step, expect=(-signal.SIGKILL,))
         yield step, {}
     steps = [s for pair in itertools.zip_longest(COMMIT_STEPS, [*TAKEOVER_STEPS, *RECONCILE_STEPS]) for s in pair if s]
-    for seed, step in enumerate(steps):
+    for seed, step in enumerate(world.pick(steps)):
         if step in RECONCILE_STEPS:  # needs something to complete
             world.run("--seed", seed, failpoint="commit:between-data-and-outcomes:1", expect=(-signal.SIGKILL,))
         world.run("--seed", seed, failpoint=step, expect=(-signal.SIGKILL,))
@@ -197,7 +203,7 @@ def kill(world: World, object_store: bool) -> Iterator[tuple[str, dict]]:
 
 def pause(world: World, _: bool) -> Iterator[tuple[str, dict]]:
     world.run("--max-batches", 1)
-    for seed, step in enumerate([*COMMIT_STEPS, *TAKEOVER_STEPS]):
+    for seed, step in enumerate(world.pick([*COMMIT_STEPS, *TAKEOVER_STEPS])):
         first = world.start("--seed", seed, "--max-batches", 4, failpoint=f"{step}:stop")
         if not wait_stopped(first):
             raise Failed(f"did not reach {step}")
@@ -218,7 +224,7 @@ def cross(world: World, _: bool) -> Iterator[tuple[str, dict]]:
     root = world.root
     first_steps = [s for s in COMMIT_STEPS if not s.startswith("write")] + TAKEOVER_STEPS
     second_steps = [*TAKEOVER_STEPS, "commit:checked:1", "commit:committed:1", "commit:between-data-and-outcomes:1"]
-    for number, (a, b) in enumerate(itertools.product(first_steps, second_steps)):
+    for number, (a, b) in enumerate(world.pick(list(itertools.product(first_steps, second_steps)))):
         world.root = f"{root}-{number}"
         world.run("--max-batches", 1)
         first = world.start("--seed", 1, failpoint=f"{a}:stop")
@@ -235,10 +241,10 @@ def cross(world: World, _: bool) -> Iterator[tuple[str, dict]]:
         yield f"{a} / {b}", {**check(world), "first": first.returncode, "second": second.returncode}
 
 
-def at_random(world: World, _: bool, times: int = 25) -> Iterator[tuple[str, dict]]:
+def at_random(world: World, _: bool) -> Iterator[tuple[str, dict]]:
     draw = random.Random(0)
     killed = 0
-    for seed in range(times):
+    for seed in world.pick(range(25)):
         process = world.start("--seed", seed)
         time.sleep(draw.uniform(0.8, 4.0))
         if process.poll() is None:
@@ -266,7 +272,7 @@ def check_partly(world: World) -> dict[str, int]:
 
 
 def crowd(world: World, _: bool) -> Iterator[tuple[str, dict]]:
-    for seed in range(6):
+    for seed in world.pick(range(6)):
         world.run("--seed", seed, failpoint="commit:committed:2", expect=(-signal.SIGKILL,))
         several = [world.start("--seed", seed * 10 + i, "--max-batches", 3) for i in range(4)]
         ends = [finish(p, (0, actors.HELD, actors.LOST)).returncode for p in several]
@@ -280,7 +286,7 @@ def crowd(world: World, _: bool) -> Iterator[tuple[str, dict]]:
 def create(world: World, object_store: bool) -> Iterator[tuple[str, dict]]:
     create_steps = [*CREATE_STEPS, *(["create:uploaded:1", "create:uploaded:2"] if object_store else [])]
     root = world.root
-    for number in range(6):
+    for number in world.pick(range(6)):
         world.root = f"{root}-{number}"
         doomed = [world.start(what="create", failpoint=step) for step in create_steps]
         paused = world.start(what="create", failpoint=f"{create_steps[number % len(create_steps)]}:stop")
@@ -301,7 +307,9 @@ def create(world: World, object_store: bool) -> Iterator[tuple[str, dict]]:
 
 
 def writers(world: World, _: bool) -> Iterator[tuple[str, dict]]:
-    for seed, step in enumerate(["write:start:1", "write:done:1", "write:start:1:stop", "write:done:1:stop"]):
+    for seed, step in enumerate(
+        world.pick(["write:start:1", "write:start:1:stop", "write:done:1:stop", "write:done:1"])
+    ):
         options = ["--processes", "--writer-failpoint", step, "--writer-seconds", 6, "--max-batches", 1, "--seed", seed]
         done = world.run(*options)
         left = [int(line.split()[1]) for line in done.out.splitlines() if line.startswith("left")]  # type: ignore[attr-defined]
@@ -339,7 +347,7 @@ def ask_again(world: World, _: bool) -> Iterator[tuple[str, dict]]:
         "commit:committed:3",
         "commit:after-outcomes:1",
     ]
-    for seed, step in enumerate(steps):
+    for seed, step in enumerate(world.pick(steps)):
         world.run("--expression", "e2", "--seed", seed, failpoint=step, expect=(-signal.SIGKILL,))
         yield step, check_partly(world)
     world.run("--expression", "e2", "--seed", 99)
@@ -367,11 +375,14 @@ CASES = {
 }
 
 
-def play(storage: str, name: str, root: str, env: Mapping[str, str], rows: int) -> Iterator[dict[str, Any]]:
+def play(
+    storage: str, name: str, root: str, env: Mapping[str, str], rows: int, every: int = 1
+) -> Iterator[dict[str, Any]]:
     """Play a case; yields a line for each of its steps, the last of them with what failed, if anything did."""
     case = CASES[name]
     rows = max(2 * actors.BLOCK_ROWS, int(rows * case.share))
-    world = World(root=root, env=env, rows=rows, unit_rows=max(8, rows // case.units))
+    units = max(30, case.units // every)
+    world = World(root=root, env=env, rows=rows, unit_rows=max(8, rows // units), every=every)
     line = {"case": name, "storage": storage, "rows": rows}
     started = time.monotonic()
     try:
