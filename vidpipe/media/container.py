@@ -91,23 +91,24 @@ def _open(target: Any, uri: str, head: bytes) -> Any:
     if isinstance(target, str):
         options["protocol_whitelist"] = "file"
     try:
-        return av.open(target, mode="r", container_options=options, metadata_errors="replace", buffer_size=1 << 20)
-    except av.error.FFmpegError as error:
-        wrong = av.error.InvalidDataError, av.error.EOFError, av.error.ArgumentError, av.error.DemuxerNotFoundError
-        if isinstance(error, wrong):
-            raise _refused(uri, head, error) from None
-        raise MediaError("io_error", f"{uri}: {error.strerror}") from None
+        with io_errors(uri):
+            return av.open(target, mode="r", container_options=options, metadata_errors="replace", buffer_size=1 << 20)
+    except (av.error.InvalidDataError, av.error.ArgumentError, av.error.DemuxerNotFoundError) as error:
+        raise _refused(uri, head, error.strerror or "") from None
     except UnicodeDecodeError as error:
         raise MediaError("bad_header", f"{uri}: text in the header cannot be decoded: {error}") from None
+    except MediaError as error:
+        if isinstance(target, str) or not looks_like_media(head):
+            raise _refused(uri, head, error.message.removeprefix(f"{uri}: ")) from None  # FFmpeg missed bytes
+        raise
 
 
-def _refused(uri: str, head: bytes, error: Any) -> MediaError:
+def _refused(uri: str, head: bytes, told: str) -> MediaError:
     if not looks_like_media(head):
         return MediaError("not_media", f"{uri}: no container or image that FFmpeg knows")
     if _ends_early(uri):
         return MediaError("truncated_header", f"{uri}: the file ends before its header does")
-    told = f"a container by its first bytes, but its header cannot be read: {error.strerror}"
-    return MediaError("bad_header", f"{uri}: {told}")
+    return MediaError("bad_header", f"{uri}: a container by its first bytes, but its header cannot be read ({told})")
 
 
 def _ends_early(uri: str) -> bool:

@@ -199,6 +199,24 @@ def _leb128(data: bytes, position: int) -> tuple[int, int]:
     return len(data), 8
 
 
+def is_disposable(codec: str, data: bytes, extradata: bytes | None) -> bool:
+    """Whether no other picture refers to this packet's: by H.264's nal_ref_idc, HEVC's sub-layer non-reference types,
+    MPEG-1 and 2's B pictures; always where each packet is a picture of its own."""
+    if codec in INTRA_ONLY:
+        return True
+    if codec in ("h264", "hevc"):
+        units = list(nal_units(data, nal_length_size(codec, extradata)))
+        if codec == "h264":
+            slices = [unit[0] >> 5 for unit in units if 1 <= unit[0] & 31 <= 5]
+            return bool(slices) and not any(slices)
+        kinds = [kind for unit in units if (kind := (unit[0] >> 1) & 63) < 32]
+        return bool(kinds) and all(kind < 16 and kind % 2 == 0 for kind in kinds)
+    if codec in ("mpeg1video", "mpeg2video"):
+        start = data.find(b"\x00\x00\x01\x00")
+        return start >= 0 and len(data) > start + 5 and (data[start + 5] >> 3) & 7 == 3
+    return False
+
+
 def is_hidden(codec: str, data: bytes) -> bool:
     """Whether a VP8 or VP9 packet shows no picture (an alternate reference on its own; a superframe shows its last)."""
     if codec == "vp8":

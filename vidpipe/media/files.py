@@ -139,7 +139,7 @@ def open_bytes(uri: str, storage: StorageConfig = DEFAULT_STORAGE) -> BinaryIO:
     return io.BufferedReader(Section(_open_plain(archive, storage), start, size), READ_BYTES)
 
 
-def _open_plain(uri: str, storage: StorageConfig) -> BinaryIO:
+def _open_plain(uri: str, storage: StorageConfig) -> Any:
     protocol = protocol_of(uri)
     if protocol is None:
         path = uri.removeprefix("file://")
@@ -150,6 +150,46 @@ def _open_plain(uri: str, storage: StorageConfig) -> BinaryIO:
 
     filesystem, path = fsspec.core.url_to_fs(uri, **storage.for_protocol(protocol))
     return filesystem.open(path, "rb", block_size=READ_BYTES)  # an option of the file, not of every file system
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Stores raise what their clients raise (botocore's, aiohttp's, ...): make OSError of it."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # any client's own class; nothing is hidden, its words are kept
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+class _Remote(io.BufferedIOBase):
+    """A remote file whose every failure is an OSError."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with _as_os_errors():
+            return int(self._file.seek(offset, whence))
+
+    def read(self, size: int | None = -1) -> bytes:
+        with _as_os_errors():
+            return bytes(self._file.read(-1 if size is None else size))
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidpipe.media.config import DecodeConfig
+from vidpipe.media.damage import Damage, are_errors, complaints, listen
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
 from vidpipe.media.timeline import Timeline
@@ -19,30 +20,6 @@ class Decoded:
     time: int
     frame: Any
     damaged: bool
-
-
-class Damage:
-    """Which frames are damaged: those that the decoder says it concealed or lacked parts of, and what follows an error
-    until the next key frame, since prediction carries it on. An error in a picture that nothing refers to ends with it.
-    """
-
-    def __init__(self) -> None:
-        self._broken = False
-        self.num_errors = 0
-
-    def error(self) -> None:
-        """A packet was refused."""
-        self._broken = True
-        self.num_errors += 1
-
-    def of(self, frame: Any) -> bool:
-        """Whether this frame, the next in presentation order, is damaged."""
-        if frame.key_frame:
-            self._broken = False
-        if frame.is_corrupt:
-            self._broken = True
-            self.num_errors += 1
-        return self._broken
 
 
 def prepare(stream: Any, config: DecodeConfig) -> None:
@@ -81,24 +58,40 @@ def _packets(container: Any, stream: Any, facts: VideoFacts, damage: Damage, fir
 
     if first is not None:
         yield first
-    try:
-        yield from container.demux(stream)
-    except av.error.InvalidDataError:
-        damage.error()
-        yield None
-    except (av.error.FFmpegError, OSError) as error:
-        raise MediaError("io_error", f"{facts.uri}: reading failed: {error.strerror or error}") from None
+    packets = container.demux(stream)
+    while True:
+        with complaints() as messages:
+            try:
+                packet = next(packets, None)
+            except av.error.InvalidDataError:
+                damage.lost()
+                break
+            except (av.error.FFmpegError, OSError) as error:
+                raise MediaError("io_error", f"{facts.uri}: reading failed: {error.strerror or error}") from None
+        if messages and are_errors(messages):
+            damage.lost()
+        if packet is None:
+            return
+        yield packet
+    yield None
 
 
 def _marked(packets: Iterator[Any], stream: Any, damage: Damage) -> Iterator[tuple[Any, int | None, bool]]:
     import av
 
+    listen()
+    context = stream.codec_context
     for packet in packets:
-        try:
-            decoded = stream.codec_context.decode(packet)
-        except av.error.FFmpegError:
-            damage.error()
-            continue
+        if packet is not None and packet.size:
+            damage.decoding(packet)
+        with complaints() as messages:
+            try:
+                decoded = context.decode(packet)
+            except av.error.FFmpegError:
+                damage.error(packet)
+                continue
+        if (messages and are_errors(messages)) or (packet is not None and packet.is_corrupt):
+            damage.error(packet)
         for frame in decoded:
             yield frame, _pts(frame), damage.of(frame)
 

@@ -25,7 +25,7 @@ from vidpipe.media.container import (
 )
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
-from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, open_bytes
+from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, io_errors, open_bytes
 from vidpipe.media.geometry import Geometry, clean_sar, orientation_of
 
 INDEX_BYTES = 64 << 20
@@ -76,9 +76,10 @@ def probe(
         stream = choose_stream(container, uri, stream_index)
         check_decodable(stream, uri)
         try:
-            return _probe_stream(uri, size_bytes, container, stream, storage)
+            with io_errors(uri):
+                return _probe_stream(uri, size_bytes, container, stream, storage)
         except av.error.FFmpegError as error:
-            raise MediaError("io_error", f"{uri}: reading packets failed: {error.strerror}") from None
+            raise MediaError("bad_header", f"{uri}: its packets cannot be read ({error.strerror})") from None
 
 
 def _probe_stream(uri: str, size_bytes: int, container: Any, stream: Any, storage: StorageConfig) -> VideoFacts:

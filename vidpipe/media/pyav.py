@@ -16,12 +16,13 @@ import numpy as np
 from vidpipe.media.config import DecodeConfig
 from vidpipe.media.container import choose_stream, open_container
 from vidpipe.media.convert import Converter
+from vidpipe.media.damage import Damage
 from vidpipe.media.decode import ClipFrames, FrameBatch, check_pts, scan_size
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
-from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig
+from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, io_errors
 from vidpipe.media.packets import PacketIndex, read_index
-from vidpipe.media.passes import Damage, Decoded, bytes_of, prepare, run
+from vidpipe.media.passes import Decoded, bytes_of, prepare, run
 from vidpipe.media.reference import ClipReference
 
 MAX_FRAME_SECONDS = 60
@@ -138,7 +139,7 @@ class PyAvReader:
     def index(self) -> PacketIndex:
         """Packet index of the stream; the first call reads the file through without decoding."""
         if self._packets is None:
-            with open_container(self._uri, self._storage) as container:
+            with io_errors(self._uri), open_container(self._uri, self._storage) as container:
                 stream = choose_stream(container, self._uri, self.facts.stream_index)
                 self._packets = read_index(container, stream, self.facts)
         return self._packets
@@ -265,7 +266,7 @@ class _Run:
         self._container = self._stack.enter_context(open_container(uri, storage))
         self._stream = choose_stream(self._container, uri, facts.stream_index)
         prepare(self._stream, config)
-        self.damage = Damage()
+        self.damage = Damage(facts.codec, self._stream.codec_context.extradata)
         self.frames = run(self._container, self._stream, facts, config, self.damage)
         self.time = -(1 << 62)
         self._ahead: Decoded | None = None
