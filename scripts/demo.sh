@@ -22,5 +22,5 @@ printf '\nDone in %d s. Look at:\n' "$SECONDS"
 printf '  %-28s %s\n' \
     "$out/dataset/report.html" "what came in, what was kept or rejected and why, a contact sheet of clips" \
     "$out/sample.mp4" "what the model makes of held-out captions" \
-    "$out/run/metrics.jsonl" "the loss curve; or: $bin/tensorboard --logdir $out/run" \
+    "$out/run/loss.svg" "the loss curve; numbers are in metrics.jsonl, and for $bin/tensorboard --logdir $out/run" \
     "notebooks/01_data_quality.ipynb" "the same dataset, to play with"
