@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from schemas.errors import SchemaMismatch
-from vidpipe.near_duplicates import HASH_COLUMNS, bands_to_agree, group, near_components
+from vidpipe.near_duplicates import HASH_COLUMNS, ORIENTATIONS, UPRIGHT, bands_to_agree, group, near_components
+from vidpipe.scorers.phash import hash_bits
 
 ID = pa.binary(16)
 
@@ -47,49 +49,91 @@ def flipped(value: int, num_bits: int, rng) -> int:
     return value
 
 
-def by_all_pairs(hashes: np.ndarray, radius: int) -> np.ndarray:
+def turned(value: int, swap: bool, mask: int) -> int:
+    bits = [(value >> i) & 1 for i in range(64)]
+    if swap:
+        bits = [bits[8 * (i % 8) + i // 8] for i in range(64)]
+    return sum(bit << i for i, bit in enumerate(bits)) ^ mask
+
+
+def is_near(left, right, radius: int, orientations) -> bool:
+    for swap, mask in orientations:
+        images = [turned(int(h), swap, mask) for h in left]
+        if all(any((h ^ int(k)).bit_count() <= radius for k in right) for h in images):
+            return True
+    return False
+
+
+def by_all_pairs(hashes: np.ndarray, radius: int, orientations) -> np.ndarray:
     labels = np.arange(len(hashes))
-    for i in range(len(hashes)):
-        for j in range(i):
-            if int(np.bitwise_count(hashes[i] ^ hashes[j]).sum()) <= 3 * radius and labels[i] != labels[j]:
+    for i, left in enumerate(hashes):
+        for j, right in enumerate(hashes):
+            if labels[i] != labels[j] and is_near(left, right, radius, orientations):
                 labels[labels == max(labels[i], labels[j])] = min(labels[i], labels[j])
     return labels
 
 
-@pytest.mark.parametrize("radius", [0, 1, 3, 6, 12])
+@pytest.mark.parametrize("orientations", [UPRIGHT, ORIENTATIONS], ids=["upright", "any"])
+@pytest.mark.parametrize("radius", [0, 1, 3, 6])
 @pytest.mark.parametrize("agree", [0, 1, 2, 3])
-def test_search_finds_every_pair_within_the_radius_whatever_bands_are_used(radius, agree, monkeypatch):
+def test_search_finds_every_pair_within_the_radius_whatever_bands_are_used(radius, agree, orientations, monkeypatch):
     rng = np.random.default_rng(radius)
-    base = rng.integers(0, 2**63, (40, 3), dtype=np.uint64)
+    base = rng.integers(0, 2**63, (5, 3), dtype=np.uint64)
     rows = [base]
-    for total in range(1, 3 * radius + 8):  # on both sides of the limit, spread unevenly over the hashes
+    for bits in range(max(0, radius - 1), radius + 3):  # on both sides of the limit
         copies = base.copy()
         for row in copies:
-            split = np.bincount(rng.integers(0, 3, total), minlength=3)
-            for column in range(3):
-                row[column] = flipped(int(row[column]), min(64, int(split[column])), rng)
+            swap, mask = orientations[rng.integers(len(orientations))]
+            row[:] = [turned(flipped(int(h), bits, rng), swap, mask) for h in rng.permutation(row)]
+            row[rng.integers(3)] = row[0]
         rows.append(copies)
-    hashes = np.unique(np.concatenate(rows), axis=0)[:300]
+    hashes = np.unique(np.concatenate(rows), axis=0)
     monkeypatch.setattr("vidpipe.near_duplicates.bands_to_agree", lambda *_: agree)
-    np.testing.assert_array_equal(near_components(hashes, radius), by_all_pairs(hashes, radius))
+    monkeypatch.setattr("vidpipe.near_duplicates.MAX_KEY_BITS", 12)  # for speed: coarser buckets miss nothing
+    expected = by_all_pairs(hashes, radius, orientations)
+    np.testing.assert_array_equal(near_components(hashes, radius, orientations), expected)
+    assert len(np.unique(expected)) < len(hashes)
 
 
 def test_cost_model_sorts_many_rows_and_compares_few():
-    assert bands_to_agree(50, 6) == 0
-    assert bands_to_agree(1_000_000, 6) >= 2
+    assert bands_to_agree(20, 60, 6, 8) < 2
+    assert bands_to_agree(1_000_000, 3_000_000, 6, 8) >= 2
 
 
-def test_limit_is_three_times_the_radius_together():
-    near = (0, flipped(0, 6, np.random.default_rng(0)), flipped(0, 12, np.random.default_rng(1)))
-    far = (1 << 63, *near[1:])
-    groups = group(table([clip(1, (0, 0, 0)), clip(2, near), clip(3, far)]), radius=6)
-    assert groups["duplicate_group"].to_pylist() == [(1).to_bytes(16, "big")] * 3  # 3 is near 2, not 1: a chain
-    groups = group(table([clip(1, (0, 0, 0)), clip(3, far)]), radius=6)
-    assert groups["is_duplicate"].to_pylist() == [False, False]
+def test_every_hash_of_the_shorter_clip_must_be_in_the_other():
+    a, b, c, d, e = (int(v) for v in np.random.default_rng(1).integers(0, 2**63, 5, dtype=np.uint64))
+    near = [flipped(h, 6, np.random.default_rng(2)) for h in (b, b, c)]
+    assert grouped((a, b, c), near)  # a part of it
+    assert grouped((b, b, b), (a, b, c))  # a still from it
+    assert not grouped((a, b, c), (a, b, d))  # the same opening
+    assert not grouped((a, b, c), (flipped(near[0], 1, np.random.default_rng(9)) ^ (1 << 62), d, e))
+
+
+def test_one_bit_more_than_the_radius_is_another_picture():
+    one, other = 0x0123456789ABCDEE, 0x0123456789ABCDEE ^ 0b1111110 ^ (1 << 63)
+    assert grouped((one,) * 3, (one ^ 0b1111110,) * 3)
+    assert not grouped((one,) * 3, (other,) * 3)
+
+
+def grouped(left, right, **options) -> bool:
+    groups = group(table([clip(1, tuple(left)), clip(2, tuple(right))]), **options)
+    return len(set(groups["duplicate_group"].to_pylist())) == 1
+
+
+def test_turned_and_mirrored_pictures_belong_together():
+    rng = np.random.default_rng(0)
+    picture = cv2.GaussianBlur(rng.uniform(0, 255, (32, 32)).astype(np.float32), (0, 0), 3)
+    upright = hash_bits(picture)
+    for turns in range(4):
+        for image in (np.rot90(picture, turns), np.rot90(picture, turns)[:, ::-1]):
+            other = hash_bits(np.ascontiguousarray(image))
+            assert grouped((upright,) * 3, (other,) * 3, radius=0)
+            same = (upright ^ other).bit_count() == 0
+            assert grouped((upright,) * 3, (other,) * 3, radius=0, orientations=False) == same
 
 
 def test_group_is_named_by_its_least_clip_and_rows_keep_their_order():
-    rows = [clip(9, (5, 5, 5)), clip(2, (2**40 - 1, 7, 7)), clip(4, (5, 5, 5))]
+    rows = [clip(9, (5, 5, 5)), clip(2, (2**40 - 1,) * 3), clip(4, (5, 5, 5))]
     groups = group(table(rows), radius=2)
     assert groups["clip_id"].to_pylist() == [r["clip_id"] for r in rows]
     assert groups["duplicate_group"].to_pylist() == [rows[2]["clip_id"], rows[1]["clip_id"], rows[2]["clip_id"]]

@@ -22,11 +22,11 @@ MIN_DEVIATION = 2.0
 
 
 class PerceptualHash(Scorer):
-    """DCT hash (Zauner 2010, as in imagehash's `phash`) of three frames.
+    """Signs of the low DCT coefficients of three frames (after Zauner 2010 and imagehash's `phash`).
 
     Grey, black bars left out, is scaled to 32x32 whatever its aspect; bit 8v + u tells whether DCT coefficient (u, v),
-    u and v from 1 to 8, exceeds the median of these 64. Deviation: row and column 0 are left out, since they tell
-    about brightness gradients more than about structure.
+    u and v from 0 to 7, is above 0; bit 0 (the mean) is 0. Deviation: the threshold is 0 and not the median, so that
+    turning or mirroring the picture changes bits by a fixed rule, which `vidpipe.near_duplicates` uses.
     """
 
     name = "phash"
@@ -36,8 +36,8 @@ class PerceptualHash(Scorer):
         Column(
             name=name,
             type=pa.uint64(),
-            meaning=f"64-bit DCT hash of the sampled frame nearest to {round(6 * position)}/6 of the clip, black bars "
-            "left out; near-duplicates differ in few bits; null where every sample is flat",
+            meaning=f"64-bit DCT sign hash of the sampled frame nearest to {round(6 * position)}/6 of the clip, black "
+            "bars left out; near-duplicates differ in few bits; null where every sample is flat",
         )
         for name, position in zip(COLUMN_NAMES, POSITIONS)
     )
@@ -65,7 +65,7 @@ class PerceptualHash(Scorer):
 
 
 def hash_bits(gray_32x32: np.ndarray) -> int:
-    """64-bit hash of a float32 picture of 32x32."""
-    low = cv2.dct(gray_32x32)[1 : HASH_SIZE + 1, 1 : HASH_SIZE + 1]
-    bits = (low > np.median(low)).ravel()
-    return int(np.packbits(bits, bitorder="little").view(np.uint64)[0])
+    """Hash of a float32 picture of 32x32."""
+    bits = cv2.dct(gray_32x32)[:HASH_SIZE, :HASH_SIZE] > 0
+    bits[0, 0] = False
+    return int(np.packbits(bits.ravel(), bitorder="little").view(np.uint64)[0])
