@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 import time
 import zlib
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -39,9 +41,14 @@ __all__ = ["EncodeConfig", "encode_clips", "identity", "latents_spec", "parse_fp
 
 Row = Mapping[str, Any]
 GPU_BATCH_FRAMES = 324
+MAX_QUEUED = 2
+"""Batches whose kernels wait on a device: more would only hold memory."""
 
 _batch_limits: dict[tuple[str, str, str], int] = {}
 """Greatest number of clips that fits, by VAE, bucket and device: learned from running out of memory."""
+
+_device_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""Units may share a process, so that one is decoded and written while another is encoded: one batch a device."""
 
 
 def conditioners_of(config: EncodeConfig, device: str = "cpu") -> list[Conditioner]:
@@ -157,10 +164,11 @@ def encode_batch(
         part = todo.pop(0)
         start = time.perf_counter()
         try:
-            frames = torch.stack([c.frames_TCHW for c in part]).transpose(1, 2)
-            tensors = {"latent": vae.encode(frames)}
-            for conditioner in conditioners_of(config, vae.device):
-                tensors[conditioner.column] = conditioner.encode(frames, vae)
+            with _device_locks[vae.device]:
+                frames = torch.stack([c.frames() for c in part]).transpose(1, 2)
+                tensors = {"latent": vae.encode(frames)}
+                for conditioner in conditioners_of(config, vae.device):
+                    tensors[conditioner.column] = conditioner.encode(frames, vae)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -213,6 +221,7 @@ class Outbox:
         self.fingerprint = fingerprint
         self.pool = ThreadPoolExecutor(1) if background else None
         self.futures: list[Future[list[dict[str, Any]]]] = []
+        self.queued: deque[Any] = deque()
 
     def __enter__(self) -> Outbox:
         return self
@@ -227,9 +236,12 @@ class Outbox:
         if tensors["latent"].is_cuda:
             import torch
 
+            if len(self.queued) >= MAX_QUEUED:
+                self.queued.popleft().synchronize()
             tensors = {name: to_pinned(tensor) for name, tensor in tensors.items()}
             wait = torch.cuda.Event()
             wait.record()
+            self.queued.append(wait)
         facts = [(c.row, c.fit, c.start_seconds) for c in clips]  # the frames themselves are let go
         if self.pool:
             self.futures.append(self.pool.submit(self._rows, facts, tensors, wait))

@@ -7,6 +7,7 @@ With no threads the same steps run one after another in the caller, which is bes
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -38,6 +39,7 @@ class DecodedClip:
         frames_TCHW: uint8 RGB of the bucket's size, on the decoder's device.
         start_seconds: time of the first frame in the source.
         seconds: wall time spent on decoding it.
+        ready: CUDA event after which the frames may be read; None on a CPU.
     """
 
     row: Row
@@ -45,6 +47,17 @@ class DecodedClip:
     frames_TCHW: torch.Tensor
     start_seconds: float
     seconds: float
+    ready: Any = None
+
+    def frames(self) -> torch.Tensor:
+        """The frames, for use in the current stream."""
+        if self.ready is not None:
+            import torch
+
+            stream = torch.cuda.current_stream(self.frames_TCHW.device)
+            stream.wait_event(self.ready)
+            self.frames_TCHW.record_stream(stream)
+        return self.frames_TCHW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,18 +153,22 @@ def _threaded(
 
     def work() -> None:
         try:
-            while not stop.is_set():
-                try:
-                    clips = todo.get_nowait()
-                except queue.Empty:
-                    break
-                for item in _decode_file(clips, bucket, config, how, watch):
-                    if not put(item):
-                        return
+            with own_stream(how.device):
+                decode()
         except BaseException as error:  # handed to the consumer, which raises it
             put(error)
         finally:
             put(None)
+
+    def decode() -> None:
+        while not stop.is_set():
+            try:
+                clips = todo.get_nowait()
+            except queue.Empty:
+                return
+            for item in _decode_file(clips, bucket, config, how, watch):
+                if not put(item):
+                    return
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(how.threads, len(files)))]
     for thread in threads:
@@ -170,6 +187,18 @@ def _threaded(
         stop.set()
         for thread in threads:
             thread.join()
+
+
+@contextlib.contextmanager
+def own_stream(device: str) -> Iterator[None]:
+    """A CUDA stream for this thread: in the default one its frames would wait for the encoder's whole queue."""
+    if not device.startswith("cuda"):
+        yield
+        return
+    import torch
+
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        yield
 
 
 def _decode_file(
@@ -232,7 +261,19 @@ def decode_clip(reader: Any, row: Row, bucket: Bucket, config: EncodeConfig) -> 
         frames_TCHW=frames.frames_TCHW,
         start_seconds=float(first_pts * clip.time_base),
         seconds=time.perf_counter() - start,
+        ready=_event(frames.frames_TCHW),
     )
+
+
+def _event(frames_TCHW: torch.Tensor) -> Any:
+    """Event of the current stream, after the frames; None for frames on a CPU."""
+    if not frames_TCHW.is_cuda:
+        return None
+    import torch
+
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(frames_TCHW.device))
+    return event
 
 
 def _sampled(reader: Any, clip: ClipReference, row: Row, answer: Fit, fps: Fraction | None) -> tuple[Any, int]:

@@ -7,8 +7,9 @@ space's normalisation in float32. `channels_last` and `compile` only choose othe
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -105,7 +106,7 @@ class DiffusersVae(Vae):
     def encode_raw(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
         import torch
 
-        with torch.no_grad():
+        with torch.no_grad(), convolutions(self.dtype):
             return self.posterior_mean(self.normalised(frames_BCTHW)).float()
 
     def encode_raw_shown(self, frames_BCTHW: torch.Tensor, shown: Sequence[int]) -> torch.Tensor:
@@ -144,6 +145,20 @@ class DiffusersVae(Vae):
     def sample(self, z_BCTHW: torch.Tensor) -> torch.Tensor:
         """Frames in [-1, 1] of raw latents."""
         return self.model.decode(z_BCTHW).sample
+
+
+@contextlib.contextmanager
+def convolutions(dtype: str) -> Iterator[None]:
+    """cuDNN tries its algorithms once a shape, since shapes are the buckets'; float32 is float32, not TF32."""
+    import torch
+
+    cudnn = torch.backends.cudnn
+    old = cudnn.benchmark, cudnn.allow_tf32
+    cudnn.benchmark, cudnn.allow_tf32 = True, old[1] and dtype != "float32"
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.allow_tf32 = old
 
 
 def load_model(model_class: str, folder: Path, dtype: str, device: str, channels_last: bool) -> Any:

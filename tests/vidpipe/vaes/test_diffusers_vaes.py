@@ -165,6 +165,18 @@ def test_channels_last_and_stepwise_encoding_change_only_rounding(saved):
     if name.startswith("wan"):
         stepwise = plain.in_steps(plain.normalised(frames), plain.step)
         assert torch.equal(stepwise, plain.posterior_mean(plain.normalised(frames)))
+        whole = plain.in_steps(plain.normalised(frames), plain.step, 8)
+        torch.testing.assert_close(whole, stepwise, rtol=1e-5, atol=1e-6)
+
+
+def test_wan_chunks_divide_the_clip_and_fit_cudnn(tmp_path):
+    diffusers.AutoencoderKLWan(**WAN).save_pretrained(tmp_path)
+    vae = make_vae("wan2.1", source=str(tmp_path))
+    assert [vae.chunk_frames((1, 3, f, 64, 64)) for f in (1, 5, 9, 13, 17, 21, 81)] == [16, 4, 8, 12, 16, 4, 16]
+    vae.config["base_dim"] = 96
+    assert vae.chunk_frames((1, 3, 81, 480, 832)) == 16
+    assert vae.chunk_frames((4, 3, 81, 480, 832)) == 4
+    assert vae.chunk_frames((2, 3, 81, 720, 1280)) == 4
 
 
 @pytest.mark.long
