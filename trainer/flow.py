@@ -145,7 +145,7 @@ def prepare(
     """Noise a pack and lay it out for the model.
 
     Args:
-        pack: on the host.
+        pack: on the host or on `device`.
         null_text_ME: embedding of the empty caption, which takes the place of dropped text.
         text_length: pad each text with zero rows to this many; 0: no padding. Every text has at least one row, since
             attention over none is not defined.
@@ -165,8 +165,8 @@ def prepare(
     if num_padding:
         blank = x0_LP.new_zeros(num_padding, pack.tokens_LD.shape[1])
         noisy_LP, target_LP = torch.cat([noisy_LP, blank]), torch.cat([target_LP, blank])
-        texts.append(null_text_ME.new_zeros(1, null_text_ME.shape[1]))
-        grid_N3 = torch.cat([grid_N3, torch.ones(1, 3, dtype=torch.int32)])
+        texts.append(pack.text_LD.new_zeros(1, null_text_ME.shape[1], dtype=null_text_ME.dtype))
+        grid_N3 = torch.cat([grid_N3, grid_N3.new_ones(1, 3)])
         segment_lengths, times = [*segment_lengths, num_padding], [*times, 0.0]
     layout = Layout(
         Segments(segment_lengths, device),
@@ -200,7 +200,7 @@ def _texts(
     pack: Pack, draws: Draws, num_samples: int, null_text_ME: torch.Tensor, text_length: int
 ) -> list[torch.Tensor]:
     bounds = pack.text_cu_seqlens[: num_samples + 1].tolist()
-    texts = []
+    texts, null_text_ME = [], null_text_ME.to(pack.text_LD.device)
     for i, (start, end) in enumerate(itertools.pairwise(bounds)):
         without = draws.dropped[i] or not pack.text_LD.shape[1]  # no width: training without text
         text = null_text_ME if without else pack.text_LD[start:end]

@@ -114,8 +114,8 @@ class Trainer:
             UserError: it is of another model, or of another stream of data.
         """
         state = checkpoint.read_state(folder)
-        self.source.load_state_dict(state["source"])
         checkpoint.load(folder, self.world, model=self.model, average=self.average, optimizer=self.optimizer)
+        self.source.load_state_dict(state["source"])
         self.step = int(state["step"])
 
     def train(self, on_step: Callable[[int], None] | None = None) -> None:

@@ -12,6 +12,7 @@ from schemas import config
 from schemas.errors import LatentSpaceMismatch, UserError, nearest
 from trainer.checkpoint import CheckpointConfig
 from trainer.data.index import DataConfig
+from trainer.data.loader import LoaderConfig
 from trainer.data.plan import PlanConfig
 from trainer.flow import FlowConfig
 from trainer.heldout import HeldoutConfig
@@ -49,21 +50,6 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.name not in MODELS:
             raise UserError(f"name: unknown model {self.name!r}{nearest(self.name, MODELS)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderConfig:
-    """Reading ahead of the steps.
-
-    Attributes:
-        num_readers: reader processes a rank; 0 reads in the training process.
-    """
-
-    num_readers: int = 0
-
-    def __post_init__(self) -> None:
-        if self.num_readers < 0:
-            raise UserError(f"num_readers: expected 0 or more, found {self.num_readers}")
 
 
 @dataclass(frozen=True, kw_only=True)

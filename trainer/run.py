@@ -42,7 +42,8 @@ from trainer.recipe import TrainRecipe
 
 log = logging.getLogger("trainer")
 
-RECIPE, FACTS, INDEX, CAPTIONS = "recipe.toml", "run.json", "index", "captions.safetensors"
+RECIPE, FACTS, INDEX = "recipe.toml", "run.json", "index"
+CAPTIONS, QUARANTINE = "captions.safetensors", "quarantine.jsonl"
 Split = Literal["train", "heldout", "all"]
 TYPICAL_TEXT = 64
 """Text tokens a sample that the planner's FLOP model assumes, where the model does not fix them."""
@@ -121,7 +122,15 @@ def assemble(recipe: TrainRecipe, run: Path, world: World, resumed: Mapping[str,
     model_config = recipes.resolve_model(recipe.model, index.space, index.text_dim)
     steps_per_era = resumed["source"].get("steps_per_era", 0) if resumed else 0
     planner = Planner(index, recipe.plan, flop_model(model_config), steps_per_era=steps_per_era)
-    loader = PackLoader(index, planner, rank=world.rank, world_size=world.size, num_readers=recipe.loader.num_readers)
+    loader = PackLoader(
+        index,
+        planner,
+        rank=world.rank,
+        world_size=world.size,
+        config=recipe.loader,
+        device=world.device,
+        quarantine=run / QUARANTINE,
+    )
     null_text = loader.null_text() if index.text_dim else torch.zeros(1, model_config.text_dim)
     held = make_heldout(recipe, run, world, model_config, null_text, resumed)
     if world.is_main:

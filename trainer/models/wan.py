@@ -108,7 +108,7 @@ class Wan(nn.Module):
     Config: ClassVar[type] = WanConfig
     VAE: ClassVar[str] = "wan2.1"  # whose latents the published weights know
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "toy": {"num_attention_heads": 4, "attention_head_dim": 48, "ffn_dim": 768, "num_layers": 7, "text_dim": 256},
+        "toy": {"num_attention_heads": 4, "attention_head_dim": 32, "ffn_dim": 512, "num_layers": 5, "text_dim": 256},
         "small": {"num_attention_heads": 8, "attention_head_dim": 64, "ffn_dim": 2048, "num_layers": 12},
         "wan2.1-1.3b": {"text_length": 512},
         "wan2.1-14b": {"num_attention_heads": 40, "ffn_dim": 13824, "num_layers": 40, "text_length": 512},

@@ -135,7 +135,7 @@ def test_presets_have_the_published_sizes():
             model = Wan(WanConfig(**Wan.PRESETS[name]))
         return sum(p.numel() for p in model.parameters()) / 1e6
 
-    assert 3.5 < millions("toy") < 5
+    assert 1 < millions("toy") < 2
     assert millions("wan2.1-1.3b") == pytest.approx(1418.99, abs=0.01)  # diffusers' count of the same configuration
 
 
