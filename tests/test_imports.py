@@ -13,10 +13,12 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("schemas", "vidpipe", "trainer")
 DASK = {"dask", "distributed", "dask_jobqueue", "dask_kubernetes", "dask_cuda"}
+WRITERS = ("vidpipe/preview.py", "trainer/sample.py")
+"""They encode an MP4, and decode nothing."""
 DECODER_HOMES = {
     "torchcodec": ("vidpipe/media/torchcodec_", "vidpipe/media/doctor.py"),
     "nvidia.dali": ("vidpipe/media/dali", "vidpipe/media/doctor.py"),
-    "av": ("vidpipe/media/", "trainer/"),
+    "av": ("vidpipe/media/", *WRITERS),
 }
 
 
