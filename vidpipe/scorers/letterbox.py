@@ -16,14 +16,16 @@ from vidpipe.scorers.sample import Sample
 
 SLACK_PX = 0.3
 AGREE_PX = 1.0
+MIN_VOTES = 0.1
 
 
 class Letterbox(Scorer):
     """Bars by the votes of a clip's frames (`vidpipe.scorers.bars` says how a frame votes).
 
-    A side of the clip takes the margin that most of its voting frames agree on. Where none votes (too dark to tell),
-    it takes what most frames of the video say. The box is rounded inwards to whole displayed pixels, so that no bar
-    remains: on a side with a bar it may cut up to about 0.3 px of the analysed frame, and one pixel, off the picture.
+    A side of the clip takes the least margin that a tenth of its voting frames agree on: a bright frame shows what is
+    picture, a dark one may hide it. Where none votes (too dark to tell), it takes what the whole video says. The box is
+    rounded inwards to whole displayed pixels, so that no bar remains: on a side with a bar it may cut about 0.3 px of
+    the analysed frame, and one pixel, off the picture.
     """
 
     name = "letterbox"
@@ -50,8 +52,8 @@ class Letterbox(Scorer):
 
     @cached_property
     def _of_video(self) -> list[float]:
-        """Margins that most frames of the video agree on; read when all were pushed."""
-        return [majority(votes) for votes in self.features.values.T]
+        """The same over all frames of the video; read when all were pushed."""
+        return [least_margin(votes) for votes in self.features.values.T]
 
     def summarise(self, span: Span) -> dict[str, Any]:
         _, votes = self.features.within(span)
@@ -59,7 +61,7 @@ class Letterbox(Scorer):
         scales = (span.height / height, span.height / height, span.width / width, span.width / width)
         sides = []
         for side, scale in enumerate(scales):
-            margin = majority(votes[:, side])
+            margin = least_margin(votes[:, side])
             if math.isnan(margin):
                 margin = self._of_video[side]
             sides.append(0 if math.isnan(margin) or margin == 0 else math.ceil((margin + SLACK_PX) * scale - 1e-6))
@@ -70,11 +72,14 @@ class Letterbox(Scorer):
         return dict(zip((c.name for c in self.columns), box))
 
 
-def majority(margins_N: np.ndarray) -> float:
-    """Median of the largest group of margins within a pixel of each other; NaN if no frame votes."""
+def least_margin(margins_N: np.ndarray) -> float:
+    """Median of the first group of margins, from the least on, within a pixel of each other and with enough votes.
+
+    NaN if no frame votes.
+    """
     votes = np.sort(margins_N[~np.isnan(margins_N)])
     if not len(votes):
         return math.nan
     ends = np.searchsorted(votes, votes + AGREE_PX, "right")
-    start = int((ends - np.arange(len(votes))).argmax())
+    start = int((ends - np.arange(len(votes)) >= MIN_VOTES * len(votes)).argmax())
     return float(np.median(votes[start : ends[start]]))
