@@ -223,7 +223,13 @@ def cross(world: World, _: bool) -> Iterator[tuple[str, dict]]:
     """A stops at `a`, B at `b` while it takes over or works; A wakes; B wakes; C finishes."""
     root = world.root
     first_steps = [s for s in COMMIT_STEPS if not s.startswith("write")] + TAKEOVER_STEPS
-    second_steps = [*TAKEOVER_STEPS, "commit:checked:1", "commit:committed:1", "commit:between-data-and-outcomes:1"]
+    second_steps = [
+        *TAKEOVER_STEPS,
+        "commit:outcomes-staged:1",  # it has planned and not begun to commit: the fences of the takeover alone hold
+        "commit:checked:1",
+        "commit:committed:1",
+        "commit:between-data-and-outcomes:1",
+    ]
     for number, (a, b) in enumerate(world.pick(list(itertools.product(first_steps, second_steps)))):
         world.root = f"{root}-{number}"
         world.run("--max-batches", 1)

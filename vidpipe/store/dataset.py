@@ -13,7 +13,7 @@ from schemas import SCHEMA_VERSION
 from schemas.columns import TableSpec, check_version
 from schemas.errors import SchemaMismatch, UserError, nearest
 from schemas.layout import table_uri
-from vidpipe.store.files import Files
+from vidpipe.store.files import Files, storage_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -59,12 +59,12 @@ class Dataset:
             UserError: the place cannot be written, or is a file or a folder with something else in it.
             SchemaMismatch: a dataset of another schema version.
         """
-        if self.files.read(MARKER) is None:
+        if self._marker() is None:
             self._check_empty()
             marker = {"format": "vidpipe", "schema_version": SCHEMA_VERSION}
             try:
                 self.files.create(MARKER, json.dumps(marker).encode() + b"\n")
-            except OSError as error:
+            except storage_errors() as error:
                 raise UserError(f"output {self.root}: cannot be written: {error}") from None
         return self.open()
 
@@ -91,10 +91,7 @@ class Dataset:
             UserError: no dataset here.
             SchemaMismatch: written by another schema version.
         """
-        try:
-            text = self.files.read(MARKER)
-        except OSError as error:
-            raise UserError(f"dataset {self.root}: cannot be read: {error}") from None
+        text = self._marker()
         if text is None:
             raise UserError(f"dataset {self.root}: no {MARKER} there; give the folder that `vidpipe run --output` made")
         try:
@@ -107,6 +104,12 @@ class Dataset:
                 f"dataset {self.root}: schema version {version}, but this release reads {SCHEMA_VERSION}; {advice}"
             )
         return self
+
+    def _marker(self) -> bytes | None:
+        try:
+            return self.files.read(MARKER)
+        except storage_errors() as error:
+            raise UserError(f"dataset {self.root}: cannot be read: {error}") from None
 
     def uri(self, name: str) -> str:
         """URI of a table."""

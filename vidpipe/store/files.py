@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,6 +59,12 @@ def _fsspec_options(root: str, options: Mapping[str, str]) -> dict[str, Any]:
     return made
 
 
+def storage_errors() -> tuple[type[Exception], ...]:
+    """What reading or writing may raise: botocore's own errors, such as missing credentials, are no OSErrors."""
+    botocore = sys.modules.get("botocore.exceptions")
+    return (OSError, botocore.BotoCoreError) if botocore else (OSError,)
+
+
 class Files:
     """Files under a dataset's root, by path relative to it.
 
@@ -75,7 +82,10 @@ class Files:
     def _fs(self) -> Any:
         import fsspec
 
-        return fsspec.filesystem(self.root.split("://", 1)[0], **_fsspec_options(self.root, self.options))
+        try:
+            return fsspec.filesystem(self.root.split("://", 1)[0], **_fsspec_options(self.root, self.options))
+        except (ImportError, ValueError) as error:  # a client that is not installed, a protocol that nobody knows
+            raise UserError(f"{self.root}: {error}") from None
 
     def path(self, name: str) -> str:
         """Full path or URI of `name`."""

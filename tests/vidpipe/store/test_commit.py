@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from schemas.layout import outcomes_name
+from schemas.tables import LATENTS
 from vidpipe.store import failpoints
 from vidpipe.store.commit import Committer, StagedUnit
 from vidpipe.store.fence import fence
@@ -155,6 +157,22 @@ def test_reconcile_derives_outcomes_when_the_staged_ones_are_gone(dataset, rows,
     assert reconcile(fresh, tables) == 1
     assert outcomes_of(dataset) == [(1, "1x8x8", "kept", "a"), (2, "1x8x8", "kept", "a"), (4, "", "kept", "b")]
     assert reconcile(fresh, tables) == 0
+
+
+@pytest.mark.parametrize("number", [1, 2, 3], ids=["first table", "second table", "outcomes"])
+def test_a_commit_that_succeeds_and_reports_an_error_is_not_repeated(dataset, rows, committer, monkeypatch, number):
+    other = "latents/toy/2x8x8"
+    dataset.ensure(other, LATENTS, rows.metadata)
+    units = [staged(dataset, rows, "a", [1]), staged(dataset, rows, "b", [2])]
+    there = {other: write_fragments(dataset.root, other, rows.latents("b", [2]))}
+    units[1] = dataclasses.replace(units[1], fragments={**there, OUTCOMES_NAME: units[1].fragments[OUTCOMES_NAME]})
+    monkeypatch.setattr(failpoints, "_plan", {"commit:committed": [(number, "raise")]})
+    monkeypatch.setattr(failpoints, "_passes", {})
+    committer.commit(units)
+    assert failpoints._passes == {"commit:committed": 4}
+    assert ids(dataset, rows, rows.table, "latent_id") == [1]
+    assert ids(dataset, rows, other, "latent_id") == [2]
+    assert ids(dataset, rows, OUTCOMES_NAME, "id") == [1, 2]
 
 
 def test_a_unit_may_replace_everything(dataset, rows, committer):

@@ -12,6 +12,7 @@ from schemas import SCHEMA_VERSION
 from schemas.columns import VERSION_KEY
 from schemas.errors import SchemaMismatch, UserError
 from schemas.tables import CLIPS, OUTCOMES
+from vidpipe.store import files
 from vidpipe.store.dataset import MARKER, Dataset
 
 
@@ -89,6 +90,25 @@ def test_it_pickles_small(dataset):
     data = pickle.dumps(dataset)
     assert len(data) < 500
     assert pickle.loads(data).names() == dataset.names()
+
+
+def test_object_stores_that_cannot_be_reached(monkeypatch):
+    with pytest.raises(UserError, match="nowhere://bucket/x: Protocol not known"):
+        Dataset("nowhere://bucket/x").open()
+    botocore = pytest.importorskip("botocore.exceptions")
+
+    def read(*_):
+        raise botocore.NoCredentialsError
+
+    monkeypatch.setattr(files.Files, "read", read)
+    for method in (Dataset.open, Dataset.create):
+        with pytest.raises(UserError, match="cannot be read: Unable to locate credentials"):
+            method(Dataset("s3://bucket/x"))
+
+
+def test_a_bucket_that_is_not_there(s3_root):
+    with pytest.raises(UserError, match="cannot be written"):
+        Dataset("s3://no-such-bucket/x").create()
 
 
 def test_on_an_object_store(s3_root):
