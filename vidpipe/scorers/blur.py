@@ -38,7 +38,8 @@ class Blur(Scorer):
             unit="fraction",
             meaning="sharpness: share of the differences between neighbouring pixels, at a short side of 256, that an "
             "11-pixel box blur removes (1 minus the blur metric of Crete et al. 2007, rounding left out); the lower of "
-            "both axes, median over samples, black bars left out; in [0, 1], low is blurred; null where the picture is flat",
+            "both axes, median over samples, black bars left out; in [0, 1], low is blurred; null where the picture is "
+            "flat",
         ),
     )
 

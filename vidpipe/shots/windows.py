@@ -82,10 +82,14 @@ def _split(starts: np.ndarray, ends: np.ndarray, first: int, last: int, rule: Wi
     for num_windows in (fewest, fewest + 1):  # one more where windows of whole frames do not fit
         if rule.window == "equal" and seconds / num_windows >= rule.min_seconds:
             found = _chain(starts, ends, first, last, seconds / num_windows, rule)
-            if len(found) == num_windows:
+            if len(found) == num_windows and all(_long_enough(starts, ends, w, rule) for w in found):
                 return found
     found = _chain(starts, ends, first, last, rule.max_seconds, rule)
-    return [(a, b) for a, b in found if ends[b] - starts[a] >= rule.min_seconds - TOLERANCE_SECONDS]
+    return [w for w in found if _long_enough(starts, ends, w, rule)]
+
+
+def _long_enough(starts: np.ndarray, ends: np.ndarray, window: tuple[int, int], rule: WindowRule) -> bool:
+    return ends[window[1]] - starts[window[0]] >= rule.min_seconds - TOLERANCE_SECONDS
 
 
 def _chain(
