@@ -12,7 +12,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, overload
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
@@ -39,6 +39,9 @@ class PlanConfig:
         packs_per_rank: packs that a rank runs in a step where the run is at home; they are planned to even out. Any
             other number of ranks sees the same packs, somewhat less even.
         balance: `sum` where ranks meet once a step; `lockstep` where sharding makes them wait at every pack.
+        composition: `mixed`: every step holds the mix, so that steps cost alike; where some samples are so long that
+            one pack a rank cannot be even, ranks wait. `alike`: a step holds packs of like cost, so that no rank waits,
+            but steps differ in content, as with one bucket a step: long clips here, images there.
         window_steps: steps planned together; 0 takes 4,096 packs' worth, at most 64.
         seed: of order, captions and whatever else is drawn.
         read_bytes: rows are shuffled in groups of about so many bytes that lie together in a table, so that one
@@ -51,6 +54,7 @@ class PlanConfig:
     packs_per_step: int
     packs_per_rank: int = 1
     balance: Balance = "sum"
+    composition: Literal["mixed", "alike"] = "mixed"
     window_steps: int = 0
     seed: int = 0
     read_bytes: int = 1 << 20
@@ -362,6 +366,9 @@ class Planner:
 
     def _step_order(self, costs: np.ndarray, num_steps: int, key: int) -> np.ndarray:
         """Order packs by step, such that each step gets one of every `num_steps` neighbours by cost."""
+        if self.config.composition == "alike":
+            steps = np.argsort(costs, kind="stable").reshape(num_steps, -1)
+            return steps[np.argsort(keyed_uniform(key, np.arange(num_steps)))].reshape(-1)
         if self.config.balance == "lockstep":
             return _draw_steps(costs, num_steps, key).T.reshape(-1)
         places = np.arange(len(costs))

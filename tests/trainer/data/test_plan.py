@@ -39,6 +39,7 @@ def planners(draw):
         packs_per_step=packs,
         packs_per_rank=draw(st.integers(1, packs)),
         balance=draw(st.sampled_from(["sum", "lockstep"])),
+        composition=draw(st.sampled_from(["mixed", "alike"])),
         seed=draw(st.integers(0, 9)),
         window_steps=draw(st.integers(0, 9)),
         read_bytes=draw(st.sampled_from([0, 10_000, 1 << 20])),
@@ -131,6 +132,16 @@ def test_every_step_costs_about_the_same():
     plan = planner({37: 40_000, 120: 3000, 333: 2000, 810: 500}, packs_per_step=16)
     costs = np.array([plan.step(step).costs.sum() for step in range(64)])
     assert costs.std() / costs.mean() < 0.02
+
+
+def test_steps_of_like_packs_leave_nobody_waiting():
+    rows = {37: 20_000, 120: 3000, 333: 2000, 810: 2000}
+    waits = {}
+    for composition in ("mixed", "alike"):
+        plan = planner(rows, packs_per_step=8, composition=composition)
+        costs = np.array([plan.step(step).costs for step in range(64)])
+        waits[composition] = (costs.max(axis=1) / costs.mean(axis=1)).mean()
+    assert waits["alike"] < 1.01 < waits["mixed"]
 
 
 def test_samples_longer_than_the_budget_are_refused_by_bucket():
