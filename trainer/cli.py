@@ -86,6 +86,7 @@ def train(recipe: str, data: str | None, overrides: tuple[str, ...], output: str
     runs.check_output(folder)
     if resume == "never" and (found := checkpoints(folder)):
         raise UserError(f"output {output} has checkpoints up to {found[0].name}; name another folder, or --resume auto")
+    trainer = None
     try:
         world = start_world(made.parallel)
         trainer = runs.make_trainer(made, folder, world, resume=resume == "auto")
@@ -95,6 +96,8 @@ def train(recipe: str, data: str | None, overrides: tuple[str, ...], output: str
         if world.is_main and trainer.last_heldout:
             click.echo(f"done: {trainer.last_heldout}")
     finally:
+        if trainer:
+            trainer.close()
         stop_world()
 
 
@@ -118,7 +121,7 @@ def train(recipe: str, data: str | None, overrides: tuple[str, ...], output: str
 @click.option("--fps", type=click.FloatRange(min=0), default=0.0, help="Of the MP4; the latents' if not given.")
 @click.option("--weights", type=click.Choice(["average", "model"]), default="average", show_default=True)
 @click.option("--checkpoint", "step", type=int, metavar="STEP", help="The newest that verifies if not given.")
-@click.option("--device", default="cpu", show_default=True)
+@click.option("--device", default="auto", show_default=True, help="cpu or cuda.")
 def sample(run: str, output: str, **options: Any) -> None:
     """Sample the model of RUN into an MP4, several samples side by side."""
     from trainer import sample as sampling

@@ -141,6 +141,12 @@ class Trainer:
         if self._writer:
             self._writer.close()
 
+    def close(self) -> None:
+        """Stop the loader's processes, if it has any."""
+        close = getattr(self.source, "close", None)
+        if close:
+            close()
+
     def _at_boundary(self) -> None:
         """Held-out loss and checkpoint where they are due."""
         config, last = self.config, self.step == self.config.steps

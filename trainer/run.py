@@ -272,22 +272,23 @@ def space_of(run_facts: Mapping[str, Any]) -> LatentSpace:
 
 
 def load_model(
-    run: Path, *, weights: str = "average", step: int | None = None, device: torch.device | str = "cpu"
+    run: Path, *, weights: str = "average", step: int | None = None, world: World | None = None
 ) -> tuple[Any, int]:
-    """The model of a run's checkpoint, in this process alone, and the checkpoint's step.
+    """The whole model of a run's checkpoint in one process, and the checkpoint's step.
 
     Args:
         weights: `average`, or `model` for those of the last step.
         step: the newest checkpoint that verifies where None.
+        world: of one process; says device and dtype to choose the attention back end for.
     Raises:
         UserError: no run, no (such) checkpoint that verifies.
     """
-    run_facts, world = read_facts(run), World(device=torch.device(device))
+    run_facts, world = read_facts(run), world or World()
     folder = checkpoint.find(run, step, world)
     values = dict(run_facts["model"])
     cls = recipes.model_class(values.pop("name"))
     values["patch_size"] = tuple(values["patch_size"])
-    model = cls(cls.Config(**values), attention.resolve("auto", world.device, torch.float32)).to(device)
+    model = cls(cls.Config(**values), attention.resolve("auto", world.device, world.dtype)).to(world.device)
     averaged = checkpoint.load_weights(folder, model, weights)
     if weights == "average" and not averaged:
         log.info("%s holds no averaged weights; using the model's own", folder)

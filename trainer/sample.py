@@ -29,6 +29,8 @@ from trainer import flow, philox, run
 from trainer.data.collate import unpatchify
 from trainer.models.attention import Segments
 from trainer.models.wan import Layout
+from trainer.parallel.shard import spread
+from trainer.parallel.world import ParallelConfig, start_world, stop_world
 
 log = logging.getLogger("trainer")
 
@@ -61,7 +63,7 @@ class SampleConfig:
     fps: float = 0.0
     weights: str = "average"
     step: int | None = None
-    device: str = "cpu"
+    device: str = "auto"
     max_tokens: int = 131_072
 
     def __post_init__(self) -> None:
@@ -79,17 +81,39 @@ def sample_run(folder: Path, output: Path, config: SampleConfig) -> list[str]:
             cannot be written.
     """
     check_output(output)
+    config = dataclasses.replace(config, device=_device(config.device))
     facts = run.read_facts(folder)
     space = run.space_of(facts)
     texts, words, null_text_ME = _texts(folder, facts, config)
-    model, step = run.load_model(folder, weights=config.weights, step=config.step, device=config.device)
-    bucket = _bucket(facts, space, model.config.patch_size, config.size)
     vae = registry.load_vae(space.vae).for_space(space, config.device)
-    log.info("%d samples of %s from step %d, %d steps, cfg %g", len(texts), bucket, step, config.num_steps, config.cfg)
-    latents = sample_latents(model, texts, null_text_ME, bucket.latent_shape(space), config, facts)
+    try:
+        model, step = _model(folder, config)
+        bucket = _bucket(facts, space, model.config.patch_size, config.size)
+        what = f"{len(texts)} samples of {bucket} from step {step}"
+        log.info("%s, %d steps, cfg %g, on %s", what, config.num_steps, config.cfg, config.device)
+        latents = sample_latents(model, texts, null_text_ME, bucket.latent_shape(space), config, facts)
+    finally:
+        stop_world()
     videos = [vae.decode(latent_CTHW[None])[0].cpu() for latent_CTHW in latents]
     write_mp4(output, tile(videos), config.fps or facts["fps"])
     return words
+
+
+def _model(folder: Path, config: SampleConfig) -> tuple[Any, int]:
+    """The model as training computes with it: on a GPU in bfloat16 from float32 weights, which FSDP casts."""
+    if config.device == "cpu":
+        return run.load_model(folder, weights=config.weights, step=config.step)
+    parallel = ParallelConfig(reshard_after_forward=False)
+    world = start_world(parallel)
+    model, step = run.load_model(folder, weights=config.weights, step=config.step, world=world)
+    return spread(model, parallel, world), step
+
+
+def _device(name: str) -> str:
+    available = torch.cuda.is_available()
+    if name not in ("auto", "cpu", "cuda") or (name == "cuda" and not available):
+        raise UserError(f"sample: device must be auto, cpu or cuda (if there is one), found {name!r}")
+    return ("cuda" if available else "cpu") if name == "auto" else name
 
 
 def check_output(output: Path) -> None:

@@ -93,7 +93,7 @@ def test_tables_of_another_vae_are_refused(tmp_path, tiny_config):
     config = dataclasses.replace(tiny_config, in_channels=16, out_channels=16)
     diffusers_format.write(tmp_path, config, Wan(config).state_dict())
     pretrained = ModelConfig(pretrained=str(tmp_path))
-    with pytest.raises(LatentSpaceMismatch, match="choose tables of 'wan2.1'"):
+    with pytest.raises(LatentSpaceMismatch, match=r"choose tables of 'wan2.1'"):
         recipe.resolve_model(pretrained, space(), 24)
     made = recipe.resolve_model(pretrained, space(name="wan2.1", vae="wan2.1"), 24)
     assert made == dataclasses.replace(config, text_length=512)
