@@ -48,6 +48,8 @@ CONDITIONERS: dict[str, str] = {
 DECODERS: dict[str, str] = {
     "pyav": "vidpipe.media.pyav:PyAvReader",
     "torchcodec": "vidpipe.media.torchcodec_cpu:TorchcodecReader",
+    "torchcodec-cuda": "vidpipe.media.torchcodec_cuda:TorchcodecCudaReader",
+    "dali": "vidpipe.media.dali:DaliReader",
 }
 
 

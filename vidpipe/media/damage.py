@@ -12,8 +12,6 @@ shown. A picture that nothing refers to spreads nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from vidpipe.media.entry import is_disposable
@@ -93,13 +91,11 @@ def listen() -> None:
         logger.addHandler(logging.NullHandler())
 
 
-@contextmanager
-def complaints() -> Iterator[list[Any]]:
-    """Collect what FFmpeg logs in this thread; `are_errors` judges it afterwards."""
+def complaints() -> Any:
+    """Context manager that collects what FFmpeg logs in this thread; `are_errors` judges it afterwards."""
     import av
 
-    with av.logging.Capture() as messages:
-        yield messages
+    return av.logging.Capture()
 
 
 def are_errors(messages: list[Any]) -> bool:

@@ -120,27 +120,52 @@ def _torchcodec() -> Check:
     return Check(name="torchcodec", ok=True, detail=f"{version}, with FFmpeg {ffmpeg_major_version}")
 
 
+def nvdec_problem() -> str:
+    """Why torchcodec cannot use NVDEC here; empty when it can."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    problem = torchcodec_problem()
+    if problem:
+        return f"torchcodec: {problem}"
+    version = importlib.metadata.version("torchcodec")
+    built = "+cpu" not in version and tuple(int(part) for part in version.split(".")[:2]) >= (0, 17)
+    return "" if built else f"torchcodec {version} is a CPU build or older than 0.17"
+
+
+def dali_problem() -> str:
+    """Why DALI cannot be used here; empty when it can."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    if importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None:
+        return "not installed"
+    try:
+        importlib.import_module("nvidia.dali")
+    except (ImportError, OSError, RuntimeError) as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ""
+
+
 def _nvdec() -> Check:
     def look() -> str:
         import torch
 
-        if not torch.cuda.is_available():
-            raise RuntimeError("no CUDA device")
-        problem = torchcodec_problem()
+        problem = nvdec_problem()
         if problem:
-            raise RuntimeError(f"torchcodec: {problem}")
-        version = importlib.metadata.version("torchcodec")
-        if "cpu" in version:
-            raise RuntimeError(f"torchcodec {version} is the CPU build")
-        return f"torchcodec {version} on {torch.cuda.get_device_name(0)}"
+            raise RuntimeError(problem)
+        return f"torchcodec {importlib.metadata.version('torchcodec')} on {torch.cuda.get_device_name(0)}"
 
     return _tried("nvdec", look, "on a GPU machine: pip install 'vidpipe[cuda]', with torch of the same CUDA")
 
 
 def _dali() -> Check:
     def look() -> str:
-        if importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None:
-            raise RuntimeError("not installed")
+        problem = dali_problem()
+        if problem:
+            raise RuntimeError(problem)
         return str(importlib.import_module("nvidia.dali").__version__)
 
     return _tried("dali", look, "on a GPU machine: pip install nvidia-dali-cuda130 (`nvidia-dali` is a decoy)")

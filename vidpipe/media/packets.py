@@ -21,7 +21,7 @@ from vidpipe.media.entry import (
 from vidpipe.media.facts import VideoFacts
 
 NO_TIME = -(1 << 63)
-CLEAN, OPEN, NOT_KEPT, HIDDEN, FLAGGED = 1, 2, 4, 8, 16
+CLEAN, OPEN, NOT_KEPT, HIDDEN, FLAGGED, CUT_SHORT = 1, 2, 4, 8, 16, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class PacketIndex:
     Attributes:
         pts, dts: int64 [N]; NO_TIME where missing.
         flags: uint8 [N], of CLEAN, OPEN, NOT_KEPT (marked to be decoded but not shown), HIDDEN (shows no picture),
-            FLAGGED (the container calls it a keyframe).
+            FLAGGED (the container calls it a keyframe), CUT_SHORT (it marks it as damaged).
         regular: every time is there and no two are equal, in a container and codec where a seek changes no time.
         plain: besides, each packet that is neither NOT_KEPT nor HIDDEN shows one picture at its pts.
     """
@@ -110,7 +110,7 @@ def _flags(packet: Any, codec: str, extradata: bytes | None, sets: NalSets) -> i
     if packet.is_keyframe and known and not flag and not packet.is_corrupt:
         kind = entry_kind(codec, bytes(packet), extradata)
         flag |= {"clean": CLEAN, "open": OPEN, None: 0}[kind]
-    return flag | (FLAGGED if packet.is_keyframe else 0)
+    return flag | (FLAGGED if packet.is_keyframe else 0) | (CUT_SHORT if packet.is_corrupt else 0)
 
 
 def _checked(pts: np.ndarray, dts: np.ndarray, flags: np.ndarray, facts: VideoFacts) -> PacketIndex:

@@ -320,6 +320,12 @@ class _Run:
             yield decoded
 
 
+def durations_of(times: np.ndarray, facts: VideoFacts) -> np.ndarray:
+    """Time until the next frame, in pts units, at most MAX_FRAME_SECONDS; the last lasts until the stream's end."""
+    last = max(facts.end_pts, int(times[-1]) + 1) if len(times) else 0
+    return np.minimum(np.diff(times, append=last), max(1, int(MAX_FRAME_SECONDS / facts.time_base)))
+
+
 class _Batcher:
     """Gathers frames of a pass; holds the last back until the next one tells its duration."""
 

@@ -19,8 +19,9 @@ class ClipReference:
         end_pts: exclusive.
         time_base: seconds a unit.
         crop_xywh: x, y, width, height in displayed pixels, if a user gave one.
-        intact: a pass over the stream saw no damage in the span (`clips.damaged_fraction` is 0). A back end that hides
-            decode errors is used for such spans only.
+        intact: whether a pass over the stream saw no damage in the span (`clips.damaged_fraction` is 0); None if none
+            was made. torchcodec hides decode errors: on a CPU it is used for spans known to be intact, on a GPU for
+            all but those known to be damaged.
     """
 
     uri: str
@@ -29,7 +30,7 @@ class ClipReference:
     end_pts: int
     time_base: Fraction
     crop_xywh: tuple[int, int, int, int] | None = None
-    intact: bool = False
+    intact: bool | None = None
 
     def __post_init__(self) -> None:
         if self.end_pts <= self.start_pts:

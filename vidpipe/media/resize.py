@@ -1,11 +1,13 @@
 """Crop and antialiased bicubic resize, the same on CPU and GPU within 2 code values.
 
-CPU uint8 goes through torch's fixed-point kernel; a GPU has no uint8 kernel, so it computes in float32 and rounds.
+CPU uint8 goes through torch's fixed-point kernel. A GPU multiplies by the same kernel's two weight matrices in half
+precision, since torch's own antialiased kernel there loops over all taps of each pixel in float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from schemas.errors import UserError
@@ -55,5 +57,34 @@ def _resize(frames_TCHW: torch.Tensor, size_hw: Sequence[int]) -> torch.Tensor:
     if frames_TCHW.device.type == "cpu":
         frames_TCHW = frames_TCHW.contiguous(memory_format=torch.channels_last)
         return interpolate(frames_TCHW, size=tuple(size_hw), mode="bicubic", antialias=True)
-    resized = interpolate(frames_TCHW.float(), size=tuple(size_hw), mode="bicubic", antialias=True)
-    return resized.round_().clamp_(0, 255).to(torch.uint8)
+    return resize_by_matrices(frames_TCHW, size_hw, torch.float16)
+
+
+def resize_by_matrices(frames_TCHW: torch.Tensor, size_hw: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Antialiased bicubic resize as W_rows @ frames @ W_columns; uint8 in and out.
+
+    Columns first, and rounded to code values in between, as torch does on a CPU; float16 holds those exactly.
+    """
+    import torch
+
+    device = frames_TCHW.device
+    height, width = frames_TCHW.shape[2:]
+    columns = _weights(width, size_hw[1]).to(device, dtype)
+    rows = _weights(height, size_hw[0]).to(device, dtype)
+    wide = (frames_TCHW.to(dtype) @ columns.T).round_().clamp_(0, 255)
+    return (rows @ wide).round_().clamp_(0, 255).to(torch.uint8)
+
+
+@lru_cache(maxsize=64)
+def _weights(size: int, new_size: int) -> torch.Tensor:
+    """[new_size, size] float64: torch's (and PIL's) antialiased bicubic with a = -0.5, rows summing to 1."""
+    import torch
+
+    scale = size / new_size
+    stretch = max(scale, 1.0)
+    centers = (torch.arange(new_size, dtype=torch.float64) + 0.5) * scale
+    x = ((torch.arange(size, dtype=torch.float64) + 0.5)[None] - centers[:, None]).abs() / stretch
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    weights = torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+    return weights / weights.sum(dim=1, keepdim=True)

@@ -16,14 +16,15 @@ from vidpipe.media.files import local_path, open_bytes
 from vidpipe.media.pyav import PyAvReader
 from vidpipe.media.reference import ClipReference
 
-CHUNK_BYTES = 192 << 20
-"""Full-size RGB frames that are held before they are cropped and scaled."""
 CODECS = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mjpeg"))
 
 
 class TorchcodecReader(PyAvReader):
     """See `decode.VideoReader`. `decoder_name` is `pyav` until `frames` has used torchcodec."""
 
+    torchcodec_name = "torchcodec"
+    chunk_bytes = 192 << 20
+    """Full-size RGB frames that are held before they are cropped and scaled."""
     _decoder: Any = None
     _file: Any = None
 
@@ -42,21 +43,30 @@ class TorchcodecReader(PyAvReader):
         known = facts.codec in CODECS and "4:4:4" not in (facts.profile or "")
         return plain_picture and known and self.index().plain and self.index().keyframes_proven
 
+    def trusts(self, clip: ClipReference) -> bool:
+        """Whether the clip goes through torchcodec."""
+        return bool(clip.intact) and self.eligible()
+
     def frame_pts(self, clip: ClipReference) -> np.ndarray:
         """See `decode.VideoReader.frame_pts`: from the packet index where torchcodec decodes."""
-        if clip.intact and self.eligible():
+        if self.trusts(clip):
             return self.index().between(clip.start_pts, clip.end_pts)
         return super().frame_pts(clip)
 
     def _converted(
         self, clip: ClipReference, wanted: np.ndarray, size_hw: tuple[int, int] | None, crop_xywh: Sequence[int] | None
     ) -> tuple[Any, np.ndarray]:
-        if not clip.intact or not self.eligible() or not np.isin(wanted, self.index().shown()).all():
-            return super()._converted(clip, wanted, size_hw, crop_xywh)
-        try:
-            return self._by_torchcodec(clip, wanted, size_hw, crop_xywh)
-        except RuntimeError:  # a damaged packet ends its batch; PyAV says which frames are lost
-            return super()._converted(clip, wanted, size_hw, crop_xywh)
+        import torch
+
+        if self.trusts(clip) and np.isin(wanted, self.index().shown()).all():
+            try:
+                return self._by_torchcodec(clip, wanted, size_hw, crop_xywh)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # a damaged packet ends torchcodec's batch; PyAV says which frames are lost
+                pass
+        self.decoder_name = "pyav"
+        return super()._converted(clip, wanted, size_hw, crop_xywh)
 
     def _by_torchcodec(
         self, clip: ClipReference, wanted: np.ndarray, size_hw: tuple[int, int] | None, crop_xywh: Sequence[int] | None
@@ -67,7 +77,8 @@ class TorchcodecReader(PyAvReader):
 
         decoder = self._opened()
         where = np.searchsorted(self.index().shown(), wanted).tolist()
-        step = max(1, CHUNK_BYTES // (3 * self.facts.coded_width * self.facts.coded_height))
+        sample_bytes = 4 if self.facts.hdr else 1
+        step = max(1, self.chunk_bytes // (3 * sample_bytes * self.facts.coded_width * self.facts.coded_height))
         parts = []
         for start in range(0, len(where), step):
             batch = decoder.get_frames_at(where[start : start + step])
@@ -76,7 +87,7 @@ class TorchcodecReader(PyAvReader):
             if clip.crop_xywh is not None:
                 frames_TCHW = resize_crop(frames_TCHW, clip.crop_xywh, None)
             parts.append(resize_crop(frames_TCHW, crop_xywh, size_hw))
-        self.decoder_name = "torchcodec"
+        self.decoder_name = self.torchcodec_name
         return torch.cat(parts), np.zeros(len(wanted), dtype=bool)
 
     def _opened(self) -> Any:
@@ -93,7 +104,7 @@ class TorchcodecReader(PyAvReader):
 
     def _check_times(self, batch: Any, wanted: np.ndarray) -> None:
         """Raise RuntimeError unless torchcodec's frames are those of these times."""
-        given = batch.pts_seconds.numpy() / float(self.facts.time_base)
+        given = batch.pts_seconds.cpu().numpy() / float(self.facts.time_base)
         if not np.array_equal(np.rint(given).astype(np.int64), wanted):
             raise RuntimeError("torchcodec gave frames of other times")
 

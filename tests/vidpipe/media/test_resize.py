@@ -54,6 +54,14 @@ def test_crop_outside_is_refused(crop):
         resize_crop(frames(), crop, None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("size_hw", [(20, 30), (17, 41), (80, 90)])
+def test_the_gpu_way_agrees_with_the_cpu_way(dtype, size_hw):
+    given = frames(2)
+    got = resize.resize_by_matrices(given, size_hw, dtype)
+    assert (got.int() - resize_crop(given, None, size_hw).int()).abs().max() <= 2
+
+
 @pytest.mark.gpu
 def test_gpu_is_within_two_code_values():
     given = frames(4, 270, 480)
