@@ -142,12 +142,16 @@ class AnalyzeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSpan:
-    """A span of a clip table, in stream seconds; `end_seconds` is exclusive, and None is the video's end."""
+    """A span of a clip table, in stream seconds; `end_seconds` is exclusive, and None is the video's end.
+
+    Where `pts` (start, and end exclusive, in the stream's time base) is known, as for a row of `clips`, it decides.
+    """
 
     start_seconds: float = 0.0
     end_seconds: float | None = None
     caption: str | None = None
     crop_xywh: tuple[int, int, int, int] | None = None
+    pts: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> GivenSpan:
@@ -160,6 +164,7 @@ class GivenSpan:
             end_seconds=None if end is None else float(end),
             caption=row.get("caption"),
             crop_xywh=None if crop is None else (int(crop[0]), int(crop[1]), int(crop[2]), int(crop[3])),
+            pts=(int(row["start_pts"]), int(row["end_pts"])) if row.get("start_pts") is not None else None,
         )
 
 

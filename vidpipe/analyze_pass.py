@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from schemas.errors import UserError
 from schemas.ids import clip_id
 from vidpipe.analyze import AnalyzeResult, GivenSpan
 from vidpipe.scorers.base import Scorer, Span
@@ -70,6 +71,7 @@ class AnalyzePass:
         self._tracks = {crop: Track(make_scorers(), self._fractions(crop)) for crop in _crops(given)}
         self._pts, self._durations, self._damaged = array("q"), array("q"), array("B")
         self._forced = _forced_times(given)
+        self._base_seconds = float(source.time_base)
 
     @property
     def num_frames(self) -> int:
@@ -81,6 +83,8 @@ class AnalyzePass:
             return None
         x, y, width, height = crop
         full_width, full_height = self._source.width, self._source.height
+        if min(x, y) < 0 or min(width, height) < 1 or x + width > full_width or y + height > full_height:
+            raise UserError(f"clip table: crop {crop} is not inside the {full_width}x{full_height} picture")
         return y / full_height, (y + height) / full_height, x / full_width, (x + width) / full_width
 
     def push(self, batch: FrameBatch) -> None:
@@ -97,7 +101,7 @@ class AnalyzePass:
                 detector.push(small)
             gray_THW = small.gray_THW if self._shot_short_side == SMALL_SHORT_SIDE else None
         for i, frame_HWC in enumerate(frames_THWC):
-            seconds = float(self._pts[index + i] * self._source.time_base)
+            seconds = self._pts[index + i] * self._base_seconds
             forced = self._is_forced(seconds)
             small_HW = None if gray_THW is None else gray_THW[i]
             for track in self._tracks.values():
@@ -120,7 +124,7 @@ class AnalyzePass:
         rows = list({row["clip_id"]: row for row in map(self._row, reversed(clips))}.values())[::-1]
         if len(rows) < len(clips):
             notes.append(f"{uri}: {len(clips) - len(rows)} spans of the clip table repeat another; the first is kept")
-        if not rows and not notes:
+        if not rows and not self._given:
             notes.append(
                 f"{uri}: no shot of at least {self._rule.min_seconds:g} s in {self.num_frames} frames; "
                 "lower analyze.min_seconds to keep shorter ones"
@@ -132,18 +136,23 @@ class AnalyzePass:
             yield _Clip(first=0, last=0, shot_index=0, window_index=0)
             return
         transitions = merged((t for detector in self._detectors for t in detector.finish()), self.num_frames)
-        starts = np.array(self._pts, dtype=np.float64) * float(self._source.time_base)
-        ends = starts + np.array(self._durations, dtype=np.float64) * float(self._source.time_base)
+        starts = np.array(self._pts) * self._base_seconds
+        ends = starts + np.array(self._durations) * self._base_seconds
         ends[:-1] = np.minimum(ends[:-1], starts[1:])
         for w in cut_windows(starts, ends, transitions, self._rule):
             yield _Clip(first=w.first, last=w.last, shot_index=w.shot_index, window_index=w.window_index)
 
     def _given_clips(self, uri: str, notes: list[str]) -> Iterator[_Clip]:
-        starts = np.array(self._pts, dtype=np.float64) * float(self._source.time_base)
+        pts = np.array(self._pts)
+        starts = pts * self._base_seconds
         for number, span in enumerate(self._given):
             end = math.inf if span.end_seconds is None else span.end_seconds
-            first = int(np.searchsorted(starts, span.start_seconds - SPAN_TOLERANCE_SECONDS, "left"))
-            last = int(np.searchsorted(starts, end - SPAN_TOLERANCE_SECONDS, "left")) - 1
+            if span.pts is not None:
+                first, stop = (int(i) for i in np.searchsorted(pts, span.pts, "left"))
+            else:
+                edges = np.array((span.start_seconds, end)) - SPAN_TOLERANCE_SECONDS
+                first, stop = (int(i) for i in np.searchsorted(starts, edges, "left"))
+            last = stop - 1
             if last < first:
                 notes.append(
                     f"{uri}: the clip table's span {span.start_seconds:g}-{end:g} s holds no frame; "
