@@ -1,0 +1,237 @@
+"""Decoding speed: on a GPU against bare torchcodec threads, DALI and CPU cores; on one CPU core against FFmpeg's tool.
+
+    python tests/bench/decode.py make FOLDER [--seconds 12]     make the files: 1080p H.264, HEVC and AV1; no GPU needed
+    python tests/bench/decode.py gpu FOLDER [--threads 16] [--rounds 3] [--output decode.json]
+    python tests/bench/decode.py cpu FOLDER_OR_FILES [--short-side 180] [--rounds 3]
+
+`gpu` gives, for each codec, frames/s of 1080p to 480x832 RGB uint8 frames resident on the device. `bare` is torchcodec
+alone, a decoder a file and thread, get_frames_in_range, frames left at 1080p and dropped; `ours` is open_video and
+frames(size_hw=...), packet index and resize included; both decode every frame of the same files in the same threads,
+taking turns within a round, and a figure is the median of the rounds. `cpu` beside it is PyAV in 16 processes.
+
+`cpu` gives milliseconds of CPU time a frame (user and system, all threads, pinned to one core) of scan() to a short
+side, and of `ffmpeg -threads 1` decoding and scaling (its default, bicubic) to null: the least of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZE_HW = (480, 832)
+CHUNK = 48
+CODECS: dict[str, tuple[str, dict[str, str]]] = {
+    "h264": ("libx264", {"preset": "veryfast", "crf": "23", "g": "60", "bf": "2"}),
+    "hevc": ("libx265", {"preset": "ultrafast", "crf": "26", "x265-params": "keyint=60:bframes=2:log-level=error"}),
+    "av1": ("libsvtav1", {"preset": "10", "crf": "35", "g": "60"}),
+}
+
+
+def scene(seconds: float, height: int = 1080, width: int = 1920) -> Iterator[np.ndarray]:
+    """Textured picture that pans, with grain and a moving bar, 30 frames/s: no codec can skip it."""
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[0:height, 0 : 2 * width].astype(np.float32)
+    wide = 110 + 40 * np.sin(x / 37) + 35 * np.cos(y / 23 + x / 91) + rng.normal(0, 20, x.shape)
+    texture = np.stack([wide, np.roll(wide, 200, 1), 255 - wide], axis=2).clip(0, 255).astype(np.uint8)
+    grain = rng.integers(0, 16, (8, height, width, 1), dtype=np.uint8)
+    for k in range(round(seconds * 30)):
+        left = (6 * k) % width
+        frame = texture[:, left : left + width] // 2 + 60 + grain[k % 8]
+        frame[:, (17 * k) % (width - 80) :][:, :80] = 235
+        yield frame
+
+
+def make(folder: Path, seconds: float) -> None:
+    """Encode the files."""
+    import av
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (codec, options) in CODECS.items():
+        path = folder / f"{name}.mp4"
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream(codec, rate=30, options=options)
+            stream.height, stream.width, stream.pix_fmt = 1080, 1920, "yuv420p"
+            for k, picture in enumerate(scene(seconds)):
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                frame.pts, frame.time_base = k, Fraction(1, 30)
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+def bare(path: str, device: str) -> int:
+    """torchcodec alone."""
+    from torchcodec.decoders import VideoDecoder
+
+    decoder = VideoDecoder(path, device=device)
+    for start in range(0, len(decoder), CHUNK):
+        decoder.get_frames_in_range(start, min(start + CHUNK, len(decoder)))
+    return len(decoder)
+
+
+def ours(path: str, device: str, decoder: str) -> int:
+    """Every frame of the file through the reader, in clips of CHUNK frames, as `encode` asks for them."""
+    from vidpipe.media.decode import open_video
+    from vidpipe.media.reference import ClipReference
+
+    with open_video(path, decoder=decoder, device=device) as reader:
+        facts = reader.facts
+        tick = (facts.end_pts - facts.start_pts) * CHUNK // (facts.num_packets or CHUNK)
+        count = 0
+        for start in range(facts.start_pts, facts.end_pts, tick):
+            clip = ClipReference(
+                uri=path, stream_index=facts.stream_index, start_pts=start, end_pts=min(start + tick, facts.end_pts),
+                time_base=facts.time_base, intact=True,
+            )  # fmt: skip
+            pts = reader.frame_pts(clip)
+            count += len(reader.frames(clip, pts, size_hw=SIZE_HW)) if len(pts) else 0
+        expected = "pyav" if decoder == "pyav" else decoder
+        if reader.decoder_name != expected:
+            raise SystemExit(f"{path}: decoded by {reader.decoder_name}, not by {expected}")
+        return count
+
+
+def rate_threads(work: Callable[[str], int], path: str, threads: int) -> float:
+    """Frames/s of `threads` threads, each in a CUDA stream of its own, with a file each (the same one)."""
+    import torch
+
+    def run(_: int) -> int:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            count = work(path)
+            torch.cuda.current_stream().synchronize()
+        return count
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        frames = sum(pool.map(run, range(threads)))
+    torch.cuda.synchronize()
+    return frames / (time.perf_counter() - start)
+
+
+def _cpu_process(path: str) -> int:
+    import torch
+
+    torch.set_num_threads(1)
+    return ours(path, "cpu", "pyav")
+
+
+def rate_processes(path: str, processes: int) -> float:
+    """Frames/s of PyAV, resized on the CPU, in as many processes; starting them is not counted."""
+    import multiprocessing
+
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_cpu_process, [path] * processes))
+        start = time.perf_counter()
+        frames = sum(pool.map(_cpu_process, [path] * processes))
+        return frames / (time.perf_counter() - start)
+
+
+def gpu(folder: Path, threads: int, rounds: int) -> list[dict[str, Any]]:
+    """Rows of the GPU table."""
+    from vidpipe.media.doctor import dali_problem, nvdec_problem
+
+    if nvdec_problem():
+        raise SystemExit(f"NVDEC cannot be used: {nvdec_problem()}")
+    ways: dict[str, Callable[[str], int]] = {
+        "bare": lambda path: bare(path, "cuda"),
+        "ours": lambda path: ours(path, "cuda", "torchcodec-cuda"),
+    }
+    if not dali_problem():
+        ways["dali"] = lambda path: ours(path, "cuda", "dali")
+    rows = []
+    for name in CODECS:
+        path = str(folder / f"{name}.mp4")
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        for turn in range(rounds + 1):
+            for way, work in ways.items():
+                speed = rate_threads(work, path, threads)
+                if turn:  # the first warms up
+                    found[way].append(speed)
+        row: dict[str, Any] = {"codec": name, "threads": threads}
+        row |= {way: round(statistics.median(speeds)) for way, speeds in found.items()}
+        row["ours_over_bare"] = round(row["ours"] / row["bare"], 3)
+        row["cpu_16_processes"] = round(rate_processes(path, 16))
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return rows
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process and its ended children."""
+    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in found)
+
+
+def cpu(paths: list[str], short_side: int, rounds: int) -> list[dict[str, Any]]:
+    """Rows of the CPU table."""
+    from vidpipe.media.decode import open_video
+
+    with suppress(AttributeError, OSError):
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
+    rows = []
+    for path in paths:
+        with open_video(path, decoder="pyav") as reader:
+            facts = reader.facts
+            height, width = next(reader.scan(max_short_side=short_side)).frames_THWC.shape[1:3]
+
+        def scan(path: str = path, facts: Any = facts) -> int:
+            with open_video(path, decoder="pyav", facts=facts) as reader:
+                return sum(len(batch) for batch in reader.scan(max_short_side=short_side))
+
+        command = ["ffmpeg", "-v", "error", "-threads", "1", "-i", path, "-map", f"0:{facts.stream_index}"]
+        command += ["-vf", f"scale={width}:{height}", "-f", "null", "-"]
+        ways = {"scan": scan, "ffmpeg": lambda command=command: subprocess.run(command, check=True)}
+        frames, found = scan(), {way: [] for way in ways}  # type: ignore[var-annotated]
+        for _ in range(rounds):
+            for way, work in ways.items():
+                start = cpu_seconds()
+                work()
+                found[way].append((cpu_seconds() - start) * 1000 / frames)
+        row: dict[str, Any] = {"file": Path(path).name, "frames": frames, "to": f"{width}x{height}"}
+        row |= {f"{way}_ms": round(min(times), 3) for way, times in found.items()}
+        row["ratio"] = round(row["ffmpeg_ms"] / row["scan_ms"], 2)
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["make", "gpu", "cpu"])
+    parser.add_argument("paths", nargs="+")
+    parser.add_argument("--seconds", type=float, default=12)
+    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--short-side", type=int, default=180)
+    parser.add_argument("--output")
+    given = parser.parse_args()
+    first = Path(given.paths[0])
+    if given.what == "make":
+        make(first, given.seconds)
+        return
+    if given.what == "gpu":
+        rows = gpu(first, given.threads, given.rounds)
+    else:
+        files = sorted(map(str, first.glob("*.mp4"))) if first.is_dir() else given.paths
+        rows = cpu(files, given.short_side, given.rounds)
+    if given.output:
+        Path(given.output).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
