@@ -180,7 +180,8 @@ def check_decodable(stream: Any, uri: str) -> None:
     if getattr(stream, "codec_tag", "") in ("encv", "drmi"):
         raise MediaError("encrypted", f"{uri}: its video is encrypted ({stream.codec_tag})")
     if context is None:
-        name = stream.name or "unknown"
+        # PyAV's stream has no name where there is no decoder; the container's four letters may be left
+        name = getattr(stream, "name", None) or str(getattr(stream, "codec_tag", "")).strip("\0 ") or "unknown"
         raise MediaError("unsupported_codec", f"{uri}: no decoder here for its video codec ({name})")
     if context.width * context.height > MAX_PIXELS:
         claim = f"the header claims {context.width}x{context.height} pixels"
