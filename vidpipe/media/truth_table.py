@@ -119,10 +119,9 @@ def main(folder: str) -> None:
     """Print the table as Markdown."""
     names = [name for name, _ in back_ends()]
     header = ["file", "stored", "FFmpeg 5.1", "pass", "damaged", *names]
-    print(
-        "Made by `python -m vidpipe.media.truth_table FOLDER`; what the columns mean is in [decoding.md](decoding.md).\n"
-    )
-    print(f"| {' | '.join(header)} |\n|{'-|' * len(header)}")
+    print("Made by `python -m vidpipe.media.truth_table FOLDER`. The columns are told in [decoding.md](decoding.md).\n")
+    print(f"| {' | '.join(header)} |")
+    print("|" + "-|" * len(header))
     for path, entry in entries(Path(folder)):
         cells = row(path, entry, path.relative_to(folder).as_posix())
         print(f"| {' | '.join(cells)} |", flush=True)
