@@ -63,7 +63,8 @@ class Permutation:
         self.size = size
         self._table: np.ndarray | None = None
         if size <= SMALL:
-            self._table = np.argsort(mix64(np.arange(size, dtype=np.uint64) + np.uint64(hash_key(key))), kind="stable")
+            hashed = mix64(np.arange(size, dtype=np.uint64) + np.uint64(hash_key(key)))
+            self._table = np.argsort(hashed, kind="stable").astype(np.int32)
         self._a = math.isqrt(size - 1) + 1
         self._b = -(-size // self._a)
         self._keys = [np.uint64(hash_key(key, r)) for r in range(NUM_ROUNDS)]
@@ -84,7 +85,7 @@ class Permutation:
         if flat.size and (flat.min() < 0 or flat.max() >= self.size):
             raise IndexError(f"permutation of {self.size}: index out of range")
         if table is not None:
-            return table[index]
+            return table[index].astype(np.int64)
         out = np.empty(flat.size, np.uint64)
         for start in range(0, flat.size, _CHUNK):  # a chunk stays in the L2 cache over all rounds
             values = step(flat[start : start + _CHUNK].astype(np.uint64))

@@ -240,6 +240,16 @@ class Planner:
         values = [self.index.content_hash, dataclasses.asdict(self.config), dataclasses.asdict(self.flops)]
         return hashlib.blake2b(canonical_json([*values, self.steps_per_era]), digest_size=8).hexdigest()
 
+    def class_counts(self, step: StepPlan) -> np.ndarray:
+        """Samples of each length class in a step, int64."""
+        rows = np.concatenate([pack.rows for pack in step])
+        numbers = np.searchsorted([s.stop for s in self.streams], rows, side="right")
+        return np.bincount(self._class_of[numbers], minlength=len(self.lengths))
+
+    def epoch_counts(self) -> np.ndarray:
+        """Visits of each length class in an epoch, on average, float64."""
+        return np.bincount(self._class_of, [s.weight * s.num_rows for s in self.streams], len(self.lengths))
+
     def check_world_size(self, world_size: int) -> None:
         """Raise UserError if so many ranks cannot share a step."""
         deal(np.ones(self.config.packs_per_step, np.int64), world_size)

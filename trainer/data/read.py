@@ -9,7 +9,7 @@ latent id, visit, attempt). Every rank and every later run finds the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -242,13 +242,19 @@ class PackFetcher:
         self.bad_texts.update(bad.number for bad in found if bad.kind == TEXT)
         return found
 
-    def _fetch_latents(self, layout: Layout, out: memoryview) -> list[BadRow]:
-        index, found = self.index, []
+    def count_requests(self, layout: Layout) -> int:
+        """Requests that a pack takes where files are read directly: neighbours together, a text each."""
+        latents = sum(len(rows.runs()) for _, _, rows in self._latent_rows(layout))
+        return latents + int((layout.texts != NO_TEXT).sum())
+
+    def _latent_rows(self, layout: Layout) -> Iterator[tuple[Stream, np.ndarray, Rows]]:
+        """What to read of each stream: the stream, index rows, and where each goes among the pack's latents."""
+        index = self.index
         numbers = index.stream_of(layout.rows)
         sizes = self._stored_bytes[numbers]
         offsets = np.cumsum(sizes) - sizes
         for number in np.unique(numbers):
-            stream, mine = index.streams[int(number)], np.flatnonzero(numbers == number)
+            mine = np.flatnonzero(numbers == number)
             rows = layout.rows[mine]
             wanted = Rows(
                 row_ids=index.row_ids[rows],
@@ -258,7 +264,12 @@ class PackFetcher:
                 crc32s=index.crc32s[rows],
                 offsets=offsets[mine],
             )
-            bad = self._table(stream, "latent", index.space.dtype).read(wanted, out)
+            yield index.streams[int(number)], rows, wanted
+
+    def _fetch_latents(self, layout: Layout, out: memoryview) -> list[BadRow]:
+        found = []
+        for stream, rows, wanted in self._latent_rows(layout):
+            bad = self._table(stream, "latent", self.index.space.dtype).read(wanted, out)
             found += [self._bad(LATENT, stream, wanted, i, int(rows[i]), reason) for i, reason in bad.items()]
         return found
 

@@ -57,6 +57,7 @@ class StreamSequence:
         self._key = key
         # a start of its own, so that streams of few groups do not all come at the same moment
         self._phase = (hash_key(key) >> 32) * self._den
+        self._order: tuple[int, Permutation] | None = None  # the last one, since windows come one after another
         self.passes = -(-self._weight.numerator // self._weight.denominator)
 
     @property
@@ -81,11 +82,16 @@ class StreamSequence:
             first, last = self.groups_before(epoch * EPOCH), self.groups_before((epoch + 1) * EPOCH)
             number, offset = divmod(place - first, self.num_groups)
             count = min(stop - place, last - place, self.num_groups - offset)
-            order = Permutation(self.num_groups, hash_key(self._key, epoch, number))
-            groups.append(order.forward(np.arange(offset, offset + count)))
+            groups.append(self._order_of(epoch, number).forward(np.arange(offset, offset + count)))
             visits.append(np.full(count, epoch * self.passes + number, np.int64))
             place += count
         return self._expand(np.concatenate(groups), np.concatenate(visits), start)
+
+    def _order_of(self, epoch: int, number: int) -> Permutation:
+        key = hash_key(self._key, epoch, number)
+        if self._order is None or self._order[0] != key:
+            self._order = (key, Permutation(self.num_groups, key))
+        return self._order[1]
 
     def _expand(self, groups: np.ndarray, visits: np.ndarray, start: int) -> Visits:
         """From groups to rows: group g holds rows [g * n / G, (g + 1) * n / G)."""

@@ -227,7 +227,9 @@ def lance_schema(spec: TableSpec, metadata: Mapping[bytes, bytes] | None = None)
     fields = []
     for column, made in zip(spec.columns, plain):
         if column.blob:
-            packed = lance.blob_field(column.name, nullable=column.nullable, dedicated_size_threshold=1 << 40)
+            packed = lance.blob_field(
+                column.name, nullable=column.nullable, inline_size_threshold=0, dedicated_size_threshold=1 << 40
+            )
             notes: dict[Any, Any] = {**(made.metadata or {}), **(packed.metadata or {})}
             made = packed.with_metadata(notes)
         fields.append(made)
