@@ -35,7 +35,7 @@ def test_commands_and_options_exist(page):
             options = {name for parameter in known[words[0]].params for name in parameter.opts}
             assert {w for w in words if w.startswith("--")} <= options, f"{page.name}: {code}"
             checked += 1
-    assert checked or page.name == "architecture.md"
+    assert checked or page.name not in ("README.md", "scale-out.md", "demo.sh")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
