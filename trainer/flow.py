@@ -93,13 +93,26 @@ class Draws:
 
 
 def draw(
-    config: FlowConfig, seed: int, latent_ids: Sequence[bytes], visits: Sequence[int], lengths: Sequence[int]
+    config: FlowConfig,
+    seed: int,
+    latent_ids: Sequence[bytes],
+    visits: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    num_strata: int = 1,
 ) -> Draws:
-    """Draw for samples named by (latent id, visit); `lengths` are their tokens."""
+    """Draw for samples named by (latent id, visit).
+
+    Args:
+        lengths: their tokens.
+        num_strata: visits 0 to num_strata - 1 of a sample take their timesteps from as many equal parts of the
+            distribution, one each.
+    """
     times, dropped, keys = [], [], []
     for latent_id, visit, length in zip(latent_ids, visits, lengths):
         name = (seed, bytes(latent_id), int(visit))
-        times.append(config.time_at(philox.uniform(philox.key_of("time", *name)), length))
+        u = philox.uniform(philox.key_of("time", *name))
+        times.append(config.time_at((int(visit) % num_strata + u) / num_strata, length))
         dropped.append(philox.uniform(philox.key_of("text", *name)) < config.text_dropout)
         keys.append(philox.key_of("noise", *name))
     return Draws(times=tuple(times), dropped=tuple(dropped), noise_keys=tuple(keys))

@@ -41,13 +41,14 @@ class HeldoutConfig:
     Attributes:
         every: steps between evaluations; 0: none but the last.
         max_samples: held-out latents that are used, the first by id.
-        repeats: draws of noise and timestep a latent.
+        repeats: draws of noise and timestep a latent; its timesteps are spread over the distribution, one in each of
+            `repeats` equal parts, so that few latents cover it too.
         seed: of those draws; fixed for the run and apart from the training's.
     """
 
     every: int = 500
     max_samples: int = 256
-    repeats: int = 1
+    repeats: int = 4
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -147,7 +148,10 @@ class Heldout:
     def _add(self, model: nn.Module, pack: Pack, repeat: int, sums: torch.Tensor) -> int:
         """Add one pack's errors to `sums`; return its tokens."""
         lengths = pack_lengths(pack)
-        draws = flow.draw(self.flow, self.config.seed, pack.latent_ids, [repeat] * len(lengths), lengths)
+        repeats = [repeat] * len(lengths)
+        draws = flow.draw(
+            self.flow, self.config.seed, pack.latent_ids, repeats, lengths, num_strata=self.config.repeats
+        )
         batch = flow.prepare(pack, draws, **self.prepare_args)
         other = flow.prepare(shuffle_positions(pack, self.channels, self.config.seed), draws, **self.prepare_args)
         error_L = flow.squared_error(run(model, batch), batch).double()

@@ -61,18 +61,25 @@ def check_output(run: Path) -> None:
 
 
 def make_index(
-    recipe: TrainRecipe, folder: Path, world: World, *, split: Split, resumed: Mapping[str, Any] | None = None
+    recipe: TrainRecipe,
+    folder: Path,
+    world: World,
+    *,
+    split: Split,
+    resumed: Mapping[str, Any] | None = None,
+    tag: bool = True,
 ) -> Index:
     """Build the index of a split on rank 0, and map it on the others.
 
     Args:
         resumed: `state.json` of the checkpoint to go on from: its table versions are read again.
+        tag: tag those versions in the dataset, so that `vidpipe clean` keeps them.
     """
     data = dataclasses.replace(recipe.data, split=split)
     found: Index | str = ""
     if world.is_main:
         try:
-            found = build_index(data, folder, versions=resumed["versions"] if resumed else None)
+            found = build_index(data, folder, versions=resumed["versions"] if resumed else None, tag=tag)
         except UserError as error:  # to be raised on every rank
             found = str(error)
     found = world.broadcast(found)

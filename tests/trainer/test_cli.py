@@ -188,6 +188,21 @@ def test_export_and_import(work):
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
 
 
+def plan(work: Path, *extra: str):
+    return CliRunner().invoke(main, ["plan", str(work / "recipe.toml"), "--data", str(work / "data"), *extra])
+
+
+def test_plan_says_how_packs_come_out(work):
+    result = plan(work, "--steps", "4", "--plot", str(work / "plan.svg"))
+    assert result.exit_code == 0, result.stderr
+    assert "2 packs a step of 96 tokens, 2 a rank on 1 ranks" in result.output and "5x32x32" in result.output
+    assert (work / "plan.svg").read_text().startswith("<svg")
+    found = json.loads(plan(work, "--steps", "4", "--json", "--world-size", "2").output)
+    assert (found["world_size"], found["slots"], found["rows"]) == (2, 1, 32) and 0 < found["fill"] <= 1
+    refused(plan(work, "--world-size", "3"), "3 ranks")
+    refused(plan(work, "--plot", str(work / "nowhere" / "x.svg")), "cannot be written")
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

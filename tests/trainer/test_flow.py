@@ -49,6 +49,15 @@ def test_draws_depend_on_seed_id_and_visit_alone(packs):
     assert draw(config, [2], packs, seed=1).times != second.times
 
 
+def test_strata_share_the_distribution(packs):
+    """Uniform timesteps in four strata: each visit of a sample is in its own quarter."""
+    config = FlowConfig(timesteps="uniform")
+    for number in range(5):
+        names, visits = [packs.name(number)] * 4, [0, 1, 2, 3]
+        times = flow.draw(config, 1, names, visits, [4] * 4, num_strata=4).times
+        assert [int(4 * t) for t in times] == visits
+
+
 def test_prepare_noises_every_sample_with_its_own_time(packs):
     numbers = [0, 1, 2]
     pack = packs.make(numbers)
