@@ -43,7 +43,7 @@ def run(
         MediaError: `io_error` if reading fails; packets that cannot be decoded are counted in `damage` instead.
     """
     timeline = Timeline(facts.time_base, stream.average_rate, facts.container)
-    frames = _marked(_packets(container, stream, facts, damage, first), stream, damage)
+    frames = _marked(container, stream, facts, damage, first)
     if facts.interlaced and config.interlaced == "deinterlace":
         from vidpipe.media.deinterlace import deinterlaced
 
@@ -52,48 +52,53 @@ def run(
         yield Decoded(timeline.time(pts), frame, damaged)
 
 
-def _packets(container: Any, stream: Any, facts: VideoFacts, damage: Damage, first: Any) -> Iterator[Any]:
-    """Packets to the end, and the empty one that drains the decoder, also where the rest cannot be read."""
-    import av
-
-    if first is not None:
-        yield first
-    packets = container.demux(stream)
-    while True:
+def _marked(
+    container: Any, stream: Any, facts: VideoFacts, damage: Damage, first: Any
+) -> Iterator[tuple[Any, int | None, bool]]:
+    """Frames with their own pts and whether they are damaged, to the end or to where the rest cannot be read."""
+    listen()
+    packets, context = container.demux(stream), stream.codec_context
+    ended = False
+    while not ended:
         with complaints() as messages:
-            try:
-                packet = next(packets, None)
-            except av.error.InvalidDataError:
-                damage.lost()
-                break
-            except (av.error.FFmpegError, OSError) as error:
-                raise MediaError("io_error", f"{facts.uri}: reading failed: {error.strerror or error}") from None
+            packet = first if first is not None else _next(packets, facts, damage)
+            first = None
         if messages and are_errors(messages):
             damage.lost()
-        if packet is None:
-            return
-        yield packet
-    yield None
+        ended = packet is None or not packet.size  # the empty packet drains the decoder
+        yield from _decoded(context, packet, damage)
 
 
-def _marked(packets: Iterator[Any], stream: Any, damage: Damage) -> Iterator[tuple[Any, int | None, bool]]:
+def _next(packets: Iterator[Any], facts: VideoFacts, damage: Damage) -> Any:
+    """The next packet; None where there are no more, or the rest cannot be read."""
     import av
 
-    listen()
-    context = stream.codec_context
-    for packet in packets:
-        if packet is not None and packet.size:
-            damage.decoding(packet)
-        with complaints() as messages:
-            try:
-                decoded = context.decode(packet)
-            except av.error.FFmpegError:
-                damage.error(packet)
-                continue
-        if (messages and are_errors(messages)) or (packet is not None and packet.is_corrupt):
+    try:
+        return next(packets, None)
+    except av.error.InvalidDataError:
+        damage.lost()
+        return None
+    except (av.error.FFmpegError, OSError) as error:
+        raise MediaError("io_error", f"{facts.uri}: reading failed: {error.strerror or error}") from None
+
+
+def _decoded(context: Any, packet: Any, damage: Damage) -> Iterator[tuple[Any, int | None, bool]]:
+    import av
+
+    if packet is not None and packet.size:
+        damage.decoding(packet)
+    with complaints() as messages:
+        try:
+            frames = context.decode(packet)
+        except av.error.EOFError:  # drained already
+            return
+        except av.error.FFmpegError:
             damage.error(packet)
-        for frame in decoded:
-            yield frame, _pts(frame), damage.of(frame)
+            return
+    if (messages and are_errors(messages)) or (packet is not None and packet.is_corrupt):
+        damage.error(packet)
+    for frame in frames:
+        yield frame, _pts(frame), damage.of(frame)
 
 
 def _pts(frame: Any) -> int | None:
