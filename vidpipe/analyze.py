@@ -53,7 +53,7 @@ class AnalyzeConfig:
     scorers: tuple[str, ...] = SCORERS
     scorer_params: dict[str, dict[str, Any]] = field(default_factory=dict)
     short_side: int = 256
-    shot_short_side: int = 128
+    shot_short_side: int = 64
 
     def __post_init__(self) -> None:
         if not 32 <= self.shot_short_side <= self.short_side:

@@ -15,7 +15,6 @@ from schemas.errors import UserError
 from schemas.ids import clip_id
 from vidpipe.analyze import AnalyzeResult, GivenSpan
 from vidpipe.scorers.base import Scorer, Span
-from vidpipe.scorers.sample import SMALL_SHORT_SIDE
 from vidpipe.scorers.track import Track
 from vidpipe.shots.detector import ShotDetector, merged
 from vidpipe.shots.frames import ShotFrames, shrink
@@ -94,18 +93,15 @@ class AnalyzePass:
         self._pts.extend(batch.pts.tolist())
         self._durations.extend(batch.durations.tolist())
         self._damaged.extend(batch.damaged.tolist())
-        gray_THW = None
         if self._detectors:
             small = ShotFrames(shrink(frames_THWC, self._shot_short_side))
             for detector in self._detectors:
                 detector.push(small)
-            gray_THW = small.gray_THW if self._shot_short_side == SMALL_SHORT_SIDE else None
         for i, frame_HWC in enumerate(frames_THWC):
             seconds = self._pts[index + i] * self._base_seconds
             forced = self._is_forced(seconds)
-            small_HW = None if gray_THW is None else gray_THW[i]
             for track in self._tracks.values():
-                track.push(index + i, seconds, frame_HWC, small_HW=small_HW, forced=forced)
+                track.push(index + i, seconds, frame_HWC, forced=forced)
 
     def _is_forced(self, seconds: float) -> bool:
         forced = False

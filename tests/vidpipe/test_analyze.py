@@ -222,7 +222,7 @@ def test_stream_without_frames_is_an_error(monkeypatch):
         ({"detector_params": {"adaptive": {"ratio": "high"}}}, "expected float"),
         ({"scorers": ["blur", "blur"]}, "named twice"),
         ({"min_seconds": 20.0}, "min_seconds"),
-        ({"short_side": 100}, "short_side"),
+        ({"short_side": 48}, "short_side"),
         ({"min_second": 2.0}, "did you mean 'min_seconds'"),
     ],
 )

@@ -74,8 +74,8 @@ def sharpness(gray_HW: np.ndarray, *, vertical: bool) -> float | None:
     total = WINDOW_PX * cv2.sumElems(before)[0]
     if total < WINDOW_PX * MIN_DIFFERENCE * before.size:
         return None
-    lost = cv2.subtract(before, QUANTUM).astype(np.uint16) * WINDOW_PX
-    lost = cv2.subtract(lost, after, dtype=cv2.CV_16U)  # 0 where it would be less
+    steps = cv2.subtract(before, np.array([QUANTUM], np.float64)).astype(np.uint16) * WINDOW_PX
+    lost = cv2.subtract(steps, after, dtype=cv2.CV_16U)  # 0 where it would be less
     return cv2.sumElems(lost)[0] / total
 
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from vidpipe.scorers.bars import FULL, Box, Margins, find_margins
-from vidpipe.shots.frames import ShotFrames, shrink
+from vidpipe.shots.frames import reduce
 
 SMALL_SHORT_SIDE = 128
 
@@ -26,15 +26,11 @@ class Sample:
         box: the picture without black bars, as fractions of the frame, as last seen up to this frame.
     """
 
-    def __init__(
-        self, *, index: int, seconds: float, rgb_HWC: np.ndarray, small_HW: np.ndarray | None = None, box: Box = FULL
-    ) -> None:
-        """`small_HW`: `small_HW` below, where shot detection has made it already."""
+    def __init__(self, *, index: int, seconds: float, rgb_HWC: np.ndarray, box: Box = FULL) -> None:
         self.index = index
         self.seconds = seconds
         self.rgb_HWC = rgb_HWC
         self.box = box
-        self._small_HW = small_HW
 
     @cached_property
     def gray_HW(self) -> np.ndarray:
@@ -43,10 +39,9 @@ class Sample:
 
     @cached_property
     def small_HW(self) -> np.ndarray:
-        """uint8 luma of the frame reduced to a short side near SMALL_SHORT_SIDE, as `vidpipe.shots.frames` reduces."""
-        if self._small_HW is not None:
-            return self._small_HW
-        return ShotFrames(shrink(self.rgb_HWC[None], SMALL_SHORT_SIDE)).gray_THW[0]
+        """`gray_HW` reduced by the integer that brings its short side nearest to SMALL_SHORT_SIDE."""
+        factor = round(min(self.gray_HW.shape) / SMALL_SHORT_SIDE)
+        return self.gray_HW if factor <= 1 else reduce(self.gray_HW, factor)
 
     @cached_property
     def margins(self) -> Margins:

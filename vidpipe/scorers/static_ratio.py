@@ -47,10 +47,9 @@ class StaticRatio(Scorer):
         before, now = previous.small_HW, sample.small_HW
         if before.shape != now.shape:
             return None
-        height, width = now.shape
-        change = cv2.absdiff(before, now)
-        size = (max(1, round(width / BLOCK_PX)), max(1, round(height / BLOCK_PX)))
-        blocks = cv2.resize(change, size, interpolation=cv2.INTER_AREA)
+        height, width = (max(1, n // BLOCK_PX) for n in now.shape)
+        change = cv2.absdiff(before, now)[: height * BLOCK_PX, : width * BLOCK_PX]
+        blocks = cv2.resize(change, (width, height), interpolation=cv2.INTER_AREA)
         return (float(blocks.max()),)
 
     def summarise(self, span: Span) -> dict[str, Any]:

@@ -47,26 +47,15 @@ class Track:
         self._bars = Grid(BARS_PER_SECOND)
         self._grids = {s.config.samples_per_second: Grid(s.config.samples_per_second) for s in scorers}
 
-    def push(
-        self,
-        index: int,
-        seconds: float,
-        rgb_HWC: np.ndarray,
-        *,
-        small_HW: np.ndarray | None = None,
-        forced: bool = False,
-    ) -> None:
-        """Offer a frame, in presentation order; `forced` makes every scorer sample it.
-
-        `small_HW` is the whole frame's `Sample.small_HW`, where it is known.
-        """
+    def push(self, index: int, seconds: float, rgb_HWC: np.ndarray, *, forced: bool = False) -> None:
+        """Offer a frame, in presentation order; `forced` makes every scorer sample it."""
         due = {rate for rate, grid in self._grids.items() if grid.due(seconds) or forced}
         look_for_bars = self._bars.due(seconds) or forced
         if not due and not look_for_bars:
             return
         if self.crop is not None:
-            rgb_HWC, small_HW = self._cropped(rgb_HWC), None
-        sample = Sample(index=index, seconds=seconds, rgb_HWC=rgb_HWC, small_HW=small_HW)
+            rgb_HWC = self._cropped(rgb_HWC)
+        sample = Sample(index=index, seconds=seconds, rgb_HWC=rgb_HWC)
         self.analysed_hw = sample.gray_HW.shape[:2]
         if look_for_bars:
             self._box = self._area.update(sample.margins, *self.analysed_hw)

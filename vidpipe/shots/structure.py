@@ -24,13 +24,13 @@ SHORT_SIDE = 18
 REACH = (4, 8, 14)  # k: half of the length, in frames, over which a dissolve is looked for
 MARGIN = max(REACH)
 BLOCK = 128
-CUT_NOISE, DISSOLVE_NOISE = 4.0, 16.0  # variance of grey that counts as no structure
+CUT_NOISE, DISSOLVE_NOISE = 4.0, 25.0  # variance of grey that counts as no structure
 MIDDLE, STEP = 0.2, 0.08  # how far from a half the blend may be, and how much it moves in a quarter of the length
 EDGE = 0.1
 
 
 class Structure(ShotDetector):
-    """Cuts and dissolves from thumbnails of some 32x18; the frames of a dissolve belong to no shot."""
+    """Cuts and dissolves from thumbnails of some 28x16; the frames of a dissolve belong to no shot."""
 
     name = "structure"
     version = 1
