@@ -113,12 +113,17 @@ class BlobTable:
         """Read rows into `out`; which of them are bad, by their number in `rows`, and why."""
         if self._fast is None and len(rows.sizes):
             self._fast = self._agrees(rows)
-        bad = self._read_files(rows, out) if self._fast else self._read_lance(rows, out)
+        if self._fast:
+            return self._read_files(rows, out)
+        bad = self._read_lance(rows, out)
+        self._examine_all(rows, 0, len(rows.sizes), out, bad)
+        return bad
+
+    def _examine_all(self, rows: Rows, first: int, stop: int, out: memoryview, bad: dict[int, str]) -> None:
         if self.check:
-            for i in range(len(rows.sizes)):
+            for i in range(first, stop):
                 if i not in bad and (reason := self._examine(rows, i, out)):
                     bad[i] = reason
-        return bad
 
     def _examine(self, rows: Rows, i: int, out: memoryview) -> str:
         data = out[int(rows.offsets[i]) : int(rows.offsets[i]) + int(rows.sizes[i])]
@@ -134,7 +139,7 @@ class BlobTable:
         direct, through = memoryview(bytearray(size)), memoryview(bytearray(size))
         if self._read_lance(one, through):
             return True  # a bad row proves nothing: go by files, which report it as bad
-        agrees = not self._read_files(one, direct) and direct == through
+        agrees = not self._read_files(one, direct, examine=False) and direct == through
         if not agrees:
             log.warning("%s: payload files are not laid out as expected; reading through Lance, slower", self.name)
         return agrees
@@ -149,7 +154,7 @@ class BlobTable:
         self._descriptors[number] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return self._descriptors[number]
 
-    def _read_files(self, rows: Rows, out: memoryview) -> dict[int, str]:
+    def _read_files(self, rows: Rows, out: memoryview, examine: bool = True) -> dict[int, str]:
         bad: dict[int, str] = {}
         for first, stop in rows.runs():
             start = int(rows.offsets[first])
@@ -162,8 +167,11 @@ class BlobTable:
                     bad[first] = f"unreadable: {error}"
                     continue
                 for i in range(first, stop):
-                    for reason in self._read_files(rows.only(i), out).values():
+                    for reason in self._read_files(rows.only(i), out, examine).values():
                         bad[i] = reason
+                continue
+            if examine:
+                self._examine_all(rows, first, stop, out, bad)  # while it is in the processor's cache
         return bad
 
     def _read_lance(self, rows: Rows, out: memoryview) -> dict[int, str]:
@@ -228,8 +236,15 @@ def _read_fully(descriptor: int, out: memoryview, position: int) -> None:
 
 
 def all_finite(data: memoryview, dtype: str) -> bool:
-    """Whether no value is infinite or not a number: the largest exponent bits say so."""
+    """Whether no value is infinite or not a number: the largest exponent says so.
+
+    Of 16-bit words the greatest as signed and as unsigned integers are looked at: what is not finite sorts above all
+    other positive values in the one, and above all other negative ones in the other. No copy, so it runs at the speed
+    of memory.
+    """
     if dtype in ("bfloat16", "float16"):
         words = np.frombuffer(data, np.uint16)
-        return int((words & np.uint16(0x7FFF)).max(initial=0)) < (0x7F80 if dtype == "bfloat16" else 0x7C00)
+        least = 0x7F80 if dtype == "bfloat16" else 0x7C00
+        signed = int(words.view(np.int16).max(initial=-1))
+        return signed < least and int(words.max(initial=0)) < (least | 0x8000)
     return bool(np.isfinite(np.frombuffer(data, np.float32)).all()) if dtype == "float32" else True

@@ -274,7 +274,7 @@ def test_reading_through_lance_gives_the_same(index, planner):
 
 def test_payload_files_that_lie_otherwise_are_noticed(index, planner, monkeypatch, caplog):
     expected = next(PackLoader(index, planner))
-    monkeypatch.setattr(blobs.BlobTable, "_read_files", lambda self, rows, out: {})  # "read" nothing but zeros
+    monkeypatch.setattr(blobs.BlobTable, "_read_files", lambda self, rows, out, examine=True: {})  # zeros
     found = next(PackLoader(index, planner))
     assert "not laid out as expected" in caplog.text
     assert torch.equal(found[0].tokens_LD.view(torch.int16), expected[0].tokens_LD.view(torch.int16))
@@ -406,3 +406,16 @@ def test_a_phase_without_a_length_must_be_the_last(make_index, make_planner):
     planner = make_planner(make_index())
     with pytest.raises(UserError, match="each phase but the last"):
         Schedule([Phase(planner=planner), Phase(planner=planner)])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_what_is_not_finite_is_seen_wherever_it_is(dtype):
+    kind = getattr(torch, dtype)
+    limits = torch.finfo(kind)
+    good = torch.tensor([0.0, -0.0, limits.max, limits.min, limits.tiny, -1.5] * 50, dtype=kind)
+    assert blobs.all_finite(memoryview(good.view(torch.uint8).numpy()), dtype)
+    for value in (float("inf"), float("-inf"), float("nan"), -float("nan")):
+        for place in (0, 137, 299):
+            wrong = good.clone()
+            wrong[place] = value
+            assert not blobs.all_finite(memoryview(wrong.view(torch.uint8).numpy()), dtype)
