@@ -15,7 +15,7 @@ from tests.chaos.s3_server import BUCKET, s3_server
 SAMPLE = [
     ("local", "kill", 3),
     ("local", "pause", 6),
-    ("local", "cross", 36),
+    ("local", "cross", 49),
     ("local", "random", 8),
     ("local", "crowd", 6),
     ("local", "create", 6),

@@ -39,7 +39,8 @@ _ATTEMPTS = 8
 _COMMITS_BETWEEN_MERGES = 32
 _OUTCOMES = outcomes_name("")
 _OUTCOME_KEY = ("id", "item", "fingerprint")
-_REMEMBERED_UNITS = 100_000
+_REMEMBERED_UNITS = 10_000
+_COPIED_BYTES = 256 << 20
 _LOG = logging.getLogger(__name__)
 
 
@@ -253,6 +254,8 @@ def _texts(dataset: Dataset, name: str, table: Any, units: list[StagedUnit]) -> 
     rows = [unit.rows[name] for unit in units if name in unit.rows]
     if rows:
         all_rows = pa.concat_tables(rows, promote_options="default")
+        if all_rows.nbytes < _COPIED_BYTES:  # Lance writes a thousand chunks of three rows many times slower than one
+            all_rows = all_rows.combine_chunks()
         texts += write_to(table or dataset.table(name), all_rows, f"table {name} of {dataset.root}")
     return texts
 

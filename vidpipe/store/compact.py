@@ -17,7 +17,8 @@ from vidpipe.store import failpoints
 if TYPE_CHECKING:
     import lance
 
-TIERS_ROWS = (1 << 14, 1 << 17, 1 << 20)
+TIERS_ROWS = (1 << 12, 1 << 15, 1 << 18)
+"""Rows of a merged fragment. The last bounds what a merge holds in memory: 8 MiB a column and more at 2**20 rows."""
 MOST_PER_TIER = 64
 
 
