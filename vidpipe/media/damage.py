@@ -5,6 +5,10 @@ missing references); and what FFmpeg logs as an error while it reads or decodes,
 decoders conceal without a flag. No whole file among the real ones logs anything. Codecs without redundancy (VP8, VP9,
 AV1, MJPEG) decode most flipped bits to some picture, and give no sign.
 
+One more: a run of zeroes that the codec cannot write, which is what a lost sector or an unfinished download leaves.
+H.264, HEVC and VVC escape a third zero byte; VP8, VP9 and AV1 code arithmetically, where 64 zero bytes come by chance
+once in 2^512. Decoders turn such a run into some picture without a word.
+
 Damage spreads: every frame decoded from the bad packet on is damaged, until a key frame that was decoded after it is
 shown. A picture that nothing refers to spreads nothing.
 """
@@ -19,6 +23,8 @@ from vidpipe.media.entry import is_disposable
 _REMEMBERED = 256
 _REORDER = 4
 """Packets that a decoder may hold back, for frames whose packet cannot be told by its pts."""
+_ZEROES = {"h264": 8, "hevc": 8, "vvc": 8, "vp8": 64, "vp9": 64, "av1": 64}
+"""Zero bytes in a row, before the last that is not zero, that no packet of the codec holds."""
 _TELLING = ("concealing", "Skipping invalid undecodable NALU")
 """Milder messages that tell of wrong pixels."""
 
@@ -32,6 +38,9 @@ class Damage:
 
     def __init__(self, codec: str, extradata: bytes | None) -> None:
         self._codec, self._extradata = codec, extradata
+        escaped = codec not in ("h264", "hevc", "vvc") or bool((extradata and extradata[0] == 1) or codec == "vvc")
+        # Annex B allows zeroes between units, so only streams with lengths (MP4, Matroska) are judged
+        self._impossible = bytes(_ZEROES[codec]) if codec in _ZEROES and escaped else None
         self._numbers: dict[int, int] = {}
         self._packet = -1
         self._spreads_from: int | None = None
@@ -46,6 +55,10 @@ class Damage:
             self._numbers[packet.pts] = self._packet
             if len(self._numbers) > _REMEMBERED:
                 del self._numbers[next(iter(self._numbers))]
+
+    def is_impossible(self, packet: Any) -> bool:
+        """Whether a packet holds a run of zeroes that its codec cannot write."""
+        return self._impossible is not None and self._impossible in bytes(packet).rstrip(b"\0")
 
     def error(self, packet: Any = None) -> None:
         """That packet was refused or complained of."""

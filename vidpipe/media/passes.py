@@ -95,7 +95,7 @@ def _decoded(context: Any, packet: Any, damage: Damage) -> Iterator[tuple[Any, i
         except av.error.FFmpegError:
             damage.error(packet)
             return
-    if (messages and are_errors(messages)) or (packet is not None and packet.is_corrupt):
+    if packet is not None and (are_errors(messages) or packet.is_corrupt or damage.is_impossible(packet)):
         damage.error(packet)
     for frame in frames:
         yield frame, _pts(frame), damage.of(frame)
