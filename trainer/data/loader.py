@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SAMPLED_PACKS = 64
 """Packs that are laid out to find the size of the rings."""
+PLANNED_AHEAD = 8
+"""Steps that are planned beyond those that are read ahead, so that a reader finds its next job waiting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +343,7 @@ class _Processes:
         slots = -(-max(p.planner.config.packs_per_step for p in loader.schedule.phases) // loader.world_size)
         depth = -(-config.ahead_steps * slots // count) + 1
         self._rings = [Ring(config.ring_bytes or _ring_bytes(loader, depth)) for _ in range(count)]
-        self._ahead = context.Semaphore(config.ahead_steps + 1)
+        self._ahead = context.Semaphore(config.ahead_steps + PLANNED_AHEAD)
         known = [loader.quarantine.rows(index) for index in loader.indexes]
         jobs = [context.Pipe(duplex=False) for _ in range(count)]
         answers = [context.Pipe(duplex=False) for _ in range(count + 1)]
