@@ -294,6 +294,7 @@ def reference(row: Row) -> ClipReference:
         start_pts=row["start_pts"],
         end_pts=row["end_pts"],
         time_base=Fraction(row["time_base_num"], row["time_base_den"]),
+        intact=None if row.get("damaged_fraction") is None else row["damaged_fraction"] == 0,
     )
 
 

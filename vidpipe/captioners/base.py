@@ -102,6 +102,7 @@ def clip_frames(row: Row, count: int, longest_side: int, decoder: str = "auto") 
         start_pts=row["start_pts"],
         end_pts=row["end_pts"],
         time_base=Fraction(row["time_base_num"], row["time_base_den"]),
+        intact=None if row.get("damaged_fraction") is None else row["damaged_fraction"] == 0,
         crop_xywh=tuple(row["user_crop"]) if row.get("user_crop") else None,
     )
     crop = letterbox(row)
