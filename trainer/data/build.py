@@ -33,6 +33,7 @@ from trainer.data.index import (
     Stream,
     TextTable,
     config_key,
+    config_values,
     hash_arrays,
 )
 from trainer.data.tables import BlobFiles, Source, choose_fingerprint
@@ -73,7 +74,7 @@ def build_index(
     folder = cache_dir / f"index-{config_key(config, found)}"
     if not (folder / "index.json").exists():
         _publish(readers, config, found, folder, memory_limit)
-    index = Index(folder)
+    index = Index(folder, config)
     if space is not None:
         space.require(index.space, f"index of {', '.join(d.path for d in config.datasets)}")
     for note in index.notes:
@@ -127,8 +128,7 @@ def _write(
         "texts": [dataclasses.asdict(t) for t in texts],
     }
     content_hash = hash_arrays(work, facts)
-    values = dataclasses.asdict(config)
-    facts |= {"config": values, "versions": versions, "notes": notes, "content_hash": content_hash}
+    facts |= {"config": config_values(config), "versions": versions, "notes": notes, "content_hash": content_hash}
     (work / "index.json").write_text(json.dumps(facts))
 
 

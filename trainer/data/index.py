@@ -175,11 +175,11 @@ class Index:
         content_hash: of all arrays and of what the rows refer to; a resumed run must find the same.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: DataConfig | None = None) -> None:
         facts = json.loads((folder / "index.json").read_text())
         self.folder = folder
         self.content_hash: str = facts["content_hash"]
-        self.config = _config_from(facts["config"])
+        self.config = config or _config_from(facts["config"])  # credentials are not saved, only handed on
         self.space = LatentSpace.from_json(json.dumps(facts["space"]))
         self.streams = tuple(Stream(**_tuples(s)) for s in facts["streams"])
         self.texts = tuple(TextTable(**_tuples(t)) for t in facts["texts"])
@@ -200,7 +200,7 @@ class Index:
         return f"Index({len(self):,} rows, {len(self.streams)} streams, {len(self.text_row_ids):,} texts)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Index, (self.folder,))
+        return (Index, (self.folder, self.config))
 
     def stream_of(self, rows: np.ndarray) -> np.ndarray:
         """Stream number of each row."""
@@ -228,10 +228,15 @@ def _config_from(values: Mapping[str, Any]) -> DataConfig:
 
 def config_key(config: DataConfig, versions: Mapping[str, int]) -> str:
     """Name of an index: its configuration, credentials aside, and the table versions that it reads."""
+    return hashlib.blake2b(canonical_json([config_values(config), dict(versions)]), digest_size=8).hexdigest()
+
+
+def config_values(config: DataConfig) -> dict[str, Any]:
+    """A configuration as JSON values, credentials left out."""
     values = dataclasses.asdict(config)
     for dataset in values["datasets"]:
         dataset.pop("storage_options")
-    return hashlib.blake2b(canonical_json([values, dict(versions)]), digest_size=8).hexdigest()
+    return values
 
 
 def hash_arrays(folder: Path, facts: Any) -> str:

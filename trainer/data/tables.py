@@ -68,6 +68,8 @@ class Source:
         while pending:
             for entry in files.ls(pending.pop(), detail=True):
                 name = entry["name"].rstrip("/")
+                if name.rsplit("/", 1)[-1].startswith("."):
+                    continue
                 if entry["type"] == "directory" and name.endswith(".lance"):
                     yield name[len(root.rstrip("/")) + 1 :]
                 elif entry["type"] == "directory" and name.count("/") - root.count("/") < 3:
@@ -88,7 +90,7 @@ class Source:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
-        if entry.is_dir():
+        if entry.is_dir() and not entry.name.startswith("."):  # a table that is being made is hidden
             if entry.suffix == ".lance":
                 yield entry
             else:
