@@ -2,7 +2,6 @@
 
     python tests/bench/loader.py setup ENVS                 an environment for each peer, torch borrowed from this one
     python tests/bench/loader.py run ENVS FOLDER [--sizes 0.2 2 8] [--gb 2] [--workers 1 2] [--cold]
-    python tests/bench/loader.py s3 ENVS FOLDER             the same from an object store with latency (s3_server.py)
 
 The same payload is written for each loader in its own format. An epoch is read once to warm up (or dropped from the
 page cache with `--cold`), then one is timed: the consumer, which holds a tensor in the training process, sums all of

@@ -174,3 +174,16 @@ def test_state_restores_the_same_plan_without_a_search():
 def test_wrong_configurations_are_refused(wrong):
     with pytest.raises(UserError, match="plan"):
         PlanConfig(**{"token_budget": 10, "packs_per_step": 4, **wrong})
+
+
+def test_batches_vary_as_much_as_read_groups_say():
+    """Rows that agree within their read group make a step's mean vary as if it held groups, not rows."""
+    inflation = {}
+    for read_bytes in (0, 12_800):  # groups of 1 and of 10 rows
+        plan = planner({10: 40_000}, token_budget=1000, packs_per_step=4, read_bytes=read_bytes)
+        steps = [np.concatenate([pack.rows for pack in plan.step(n)]) for n in range(90)]
+        values = np.random.default_rng(0).standard_normal(4000)
+        means = np.array([values[rows // 10].mean() for rows in steps])
+        inflation[read_bytes] = means.var() * np.mean([len(rows) for rows in steps]) / values.var()
+    assert 0.6 < inflation[0] < 1.4
+    assert 6 < inflation[12_800] < 13
