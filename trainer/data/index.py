@@ -1,7 +1,7 @@
 """The index: one row a latent to train on, found once by joining the tables, saved with its hash, memory-mapped.
 
 Rows are sorted by (dataset, bucket, place in the table), so that a stream, all rows of one bucket of one dataset, is a
-range of rows, and neighbouring rows lie beside each other on disk. A row costs 44 bytes, a caption 8, a text 28.
+range of rows, and neighbouring rows lie beside each other on disk. A row costs 48 bytes, a caption 8, a text 28.
 `build.py` makes it; everything downstream speaks of rows by their number here.
 """
 
