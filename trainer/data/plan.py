@@ -355,24 +355,20 @@ class Planner:
             table = np.concatenate([table, self._overflow_packs(packed.left)])
         return self._fill(table, rows, visits)
 
-    @property
-    def _groups_per_step(self) -> int:
-        return -(-self.config.packs_per_step // self.config.packs_per_rank)
-
     def _group_sizes(self) -> np.ndarray:
-        """Packs of each group of a step: all of packs_per_rank, the last of what is left."""
-        sizes = np.full(self._groups_per_step, self.config.packs_per_rank)
-        sizes[-1] = self.config.packs_per_step - sizes[:-1].sum()
-        return sizes
+        """Packs of each group of a step, packs_per_rank or fewer; they differ by one at most, larger ones first."""
+        num_groups = -(-self.config.packs_per_step // self.config.packs_per_rank)
+        smaller, larger = divmod(self.config.packs_per_step, num_groups)
+        return np.repeat([smaller + 1, smaller], [larger, num_groups - larger])
 
     def _pack(self, counts: np.ndarray, num_steps: int) -> Packed:
-        """Packs of a window: groups one after another, their short ones last; or tiers one after another."""
+        """Packs of a window: groups one after another, larger ones first; or tiers one after another."""
         sizes = self._group_sizes()
         if self.config.balance == "sum":
             return pack_groups(self.classes, counts, np.repeat(sizes, num_steps))
-        ranks, slots = self._groups_per_step, self.config.packs_per_rank
-        tiers = [ranks] * (slots - 1) + [self.config.packs_per_step - ranks * (slots - 1)]
-        return pack_tiers(self.classes, counts, [num_steps * size for size in tiers])
+        # slot j of a step has a pack of every group that holds more than j
+        tiers = [num_steps * int((sizes > slot).sum()) for slot in range(int(sizes[0]))]
+        return pack_tiers(self.classes, counts, tiers)
 
     def _step_order(self, costs: np.ndarray, num_steps: int, key: int) -> np.ndarray:
         """Order packs by step, such that each step gets one of every `num_steps` neighbours by cost."""
@@ -381,16 +377,13 @@ class Planner:
             return steps[np.argsort(keyed_uniform(key, np.arange(num_steps)))].reshape(-1)
         if self.config.balance == "lockstep":
             return _draw_steps(costs, num_steps, key).T.reshape(-1)
-        places = np.arange(len(costs))
-        whole = num_steps * (self._groups_per_step - 1) * self.config.packs_per_rank
-        parts = []
-        for part, size in (
-            (places[:whole], self.config.packs_per_rank),
-            (places[whole:], int(self._group_sizes()[-1])),
-        ):
-            groups = part.reshape(-1, size)
-            drawn = _draw_steps(costs[groups].max(axis=1, initial=0), num_steps, hash_key(key, size))
+        parts, start = [], 0
+        for size, count in zip(*np.unique(-self._group_sizes(), return_counts=True)):
+            stop = start - int(size) * int(count) * num_steps
+            groups = np.arange(start, stop).reshape(-1, -int(size))
+            drawn = _draw_steps(costs[groups].max(axis=1), num_steps, hash_key(key, -int(size)))
             parts.append(groups[drawn.T].reshape(num_steps, -1))
+            start = stop
         return np.concatenate(parts, axis=1).reshape(-1)
 
     def _overflow_packs(self, left: np.ndarray) -> np.ndarray:

@@ -187,3 +187,14 @@ def test_batches_vary_as_much_as_read_groups_say():
         inflation[read_bytes] = means.var() * np.mean([len(rows) for rows in steps]) / values.var()
     assert 0.6 < inflation[0] < 1.4
     assert 6 < inflation[12_800] < 13
+
+
+@pytest.mark.parametrize("balance", ["sum", "lockstep"])
+@pytest.mark.parametrize(("packs", "each"), [(9, 7), (9, 4), (9, 9), (5, 2), (7, 1), (1, 1)])
+def test_packs_a_rank_need_not_divide_the_step(balance, packs, each):
+    plan = planner({100: 900, 250: 80}, packs_per_step=packs, packs_per_rank=each, balance=balance)
+    sizes = plan._group_sizes()
+    assert sizes.sum() == packs and sizes.max() <= each and sizes.max() - sizes.min() <= 1
+    rows = Counter(row for step in range(plan.steps_per_era) for pack in plan.step(step) for row in pack.rows)
+    assert set(rows.values()) == {plan.epochs_per_era}
+    assert all(len(plan.step(step)) == packs for step in range(10))
