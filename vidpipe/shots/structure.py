@@ -24,7 +24,7 @@ SHORT_SIDE = 18
 REACH = (4, 8, 14)  # k: half of the length, in frames, over which a dissolve is looked for
 MARGIN = max(REACH)
 BLOCK = 128
-CUT_NOISE, DISSOLVE_NOISE = 4.0, 25.0  # variance of grey that counts as no structure
+CUT_NOISE, DISSOLVE_NOISE = 4.0, 64.0  # variance of grey that counts as no structure
 MIDDLE, STEP = 0.2, 0.08  # how far from a half the blend may be, and how much it moves in a quarter of the length
 EDGE = 0.1
 
