@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from schemas import ids
+from schemas.columns import TableSpec
 from schemas.layout import outcomes_name
 from schemas.tables import CAPTIONS, OUTCOMES
 from vidpipe.store.commit import Committer, StagedUnit
@@ -31,25 +32,26 @@ WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 EMPTY = ("item", "reason", "rule", "value", "expression_hash", "message", "host")
 
 
-def unit(number: int) -> StagedUnit:
-    """A unit of three captions."""
-    keys = [(ROWS * number + i).to_bytes(16, "big") for i in range(ROWS)]
-    name = ids.unit_id("caption", "f", keys)
-    common = {"fingerprint": ["f"] * ROWS, "unit_id": [name] * ROWS}
-    captions = {"caption_id": keys, "clip_id": keys, "text_id": keys, "source": ["s"] * ROWS}
-    captions["text"] = [f"a caption of some length, number {number}"] * ROWS
-    outcomes = {**{column: [""] * ROWS for column in EMPTY}, "id": keys, "status": ["kept"] * ROWS}
-    outcomes |= {"seconds": [0.5] * ROWS, "finished_at": [WHEN] * ROWS, **common}
-    schema = OUTCOMES.schema()
-    return StagedUnit(
-        unit_id=name,
-        rows={
-            "captions": pa.table({**captions, **common}).cast(
-                pa.schema([CAPTIONS.schema().field(c) for c in (*captions, *common)])
-            ),
-            outcomes_name("caption"): pa.table({f.name: outcomes[f.name] for f in schema}, schema=schema),
-        },
-    )
+def units(first: int, count: int) -> list[StagedUnit]:
+    """Units of three captions each."""
+    num = ROWS * count
+    keys = [(ROWS * first + i).to_bytes(16, "big") for i in range(num)]
+    names = [ids.unit_id("caption", "f", keys[i : i + ROWS]) for i in range(0, num, ROWS)]
+    common = {"fingerprint": ["f"] * num, "unit_id": [name for name in names for _ in range(ROWS)]}
+    texts = [f"a caption of some length, number {first + i // ROWS}" for i in range(num)]
+    captions = {"caption_id": keys, "clip_id": keys, "text_id": keys, "source": ["s"] * num, "text": texts, **common}
+    outcomes = {**{column: [""] * num for column in EMPTY}, "id": keys, "status": ["kept"] * num, **common}
+    outcomes |= {"seconds": [0.5] * num, "finished_at": [WHEN] * num}
+    tables = {"captions": _table(captions, CAPTIONS), outcomes_name("caption"): _table(outcomes, OUTCOMES)}
+    return [
+        StagedUnit(unit_id=name, rows={table: rows.slice(ROWS * i, ROWS) for table, rows in tables.items()})
+        for i, name in enumerate(names)
+    ]
+
+
+def _table(columns: dict[str, list], spec: TableSpec) -> pa.Table:
+    schema = pa.schema([field for field in spec.schema() if field.name in columns])
+    return pa.table({field.name: columns[field.name] for field in schema}, schema=schema)
 
 
 def resident_mb() -> float:
@@ -74,7 +76,7 @@ def main() -> None:
             committer = Committer(dataset, "caption", lease)
             done, since, seconds = 0, 0, 0.0
             while done < args.units:
-                staged = [unit(done + i) for i in range(args.batch)]
+                staged = units(done, args.batch)
                 started = time.perf_counter()
                 committer.commit(staged)
                 seconds += time.perf_counter() - started

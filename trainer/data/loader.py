@@ -35,6 +35,8 @@ SAMPLED_PACKS = 64
 """Packs that are laid out to find the size of the rings."""
 PLANNED_AHEAD = 8
 """Steps that are planned beyond those that are read ahead, so that a reader finds its next job waiting."""
+GONE_SECONDS = 10.0
+"""How long to wait for a process's exit code once its pipe is closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,6 +404,7 @@ class _Processes:
                 while connection.poll():
                     if isinstance(message := connection.recv(), Died):
                         raise (UserError if message.user else RuntimeError)(message.text)
+        wait([process.sentinel for process in self._processes], timeout=GONE_SECONDS)
         for process in self._processes:
             if process.exitcode is not None:
                 raise RuntimeError(f"loader: process {process.name} ended with exit code {process.exitcode}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MARKER = "dataset.json"
 SENTINEL = "unit_id != ''"
 """Filter that every reader of a table applies: each table starts with one row that only holds the fence."""
-_CACHE_BYTES = 64 << 20
+_CACHE_BYTES = 16 << 20
 _FOLDERS = ("outcomes", "scores", "tables", "text")
 
 
