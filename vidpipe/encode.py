@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 import zlib
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -47,8 +46,12 @@ MAX_QUEUED = 2
 _batch_limits: dict[tuple[str, str, str], int] = {}
 """Greatest number of clips that fits, by VAE, bucket and device: learned from running out of memory."""
 
-_device_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-"""Units may share a process, so that one is decoded and written while another is encoded: one batch a device."""
+
+@functools.cache
+def _encoder_thread(device: str) -> ThreadPoolExecutor:
+    """The one thread of this process that encodes on a GPU, whichever threads ask: one batch at a time, and cuDNN's
+    choice of algorithms, which PyTorch keeps a thread (tens of milliseconds a convolution and shape), is made once."""
+    return ThreadPoolExecutor(1, thread_name_prefix=f"encode-{device}")
 
 
 def conditioners_of(config: EncodeConfig, device: str = "cpu") -> list[Conditioner]:
@@ -164,11 +167,10 @@ def encode_batch(
         part = todo.pop(0)
         start = time.perf_counter()
         try:
-            with _device_locks[vae.device]:
-                frames = torch.stack([c.frames() for c in part]).transpose(1, 2)
-                tensors = {"latent": vae.encode(frames)}
-                for conditioner in conditioners_of(config, vae.device):
-                    tensors[conditioner.column] = conditioner.encode(frames, vae)
+            if vae.device.startswith("cuda"):
+                tensors = _encoder_thread(vae.device).submit(encode_part, part, vae, config).result()
+            else:
+                tensors = encode_part(part, vae, config)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -183,6 +185,17 @@ def encode_batch(
             todo[:0] = [part[:half], part[half:]]
             continue
         yield part, tensors, (time.perf_counter() - start) / len(part)
+
+
+def encode_part(part: list[DecodedClip], vae: Vae, config: EncodeConfig) -> dict[str, torch.Tensor]:
+    """The tensors of some clips by column, in the current stream."""
+    import torch
+
+    frames = torch.stack([c.frames() for c in part]).transpose(1, 2)
+    tensors = {"latent": vae.encode(frames)}
+    for conditioner in conditioners_of(config, vae.device):
+        tensors[conditioner.column] = conditioner.encode(frames, vae)
+    return tensors
 
 
 def is_out_of_memory(error: BaseException) -> bool:

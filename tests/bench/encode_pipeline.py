@@ -6,8 +6,8 @@
 gpu: 1080p H.264 files, the full Wan 2.1 VAE (random weights), frames decoded as the pipeline decides (`--decoder`).
 Prints the frames a second of the VAE alone, on frames that are already on the device and in batches of the same size,
 and of the pipeline, from opening files to the commit; their ratio; and where the pipeline's time went: before the VAE's
-first batch, between batches, after the last. Two units run at once, so that one decodes and writes while the other
-encodes.
+first batch, between batches, after the last. Units are as large as the engine makes them (`--unit-mb`), and run one
+after another as in a worker; `--concurrent 2` has one decode and write while the other encodes.
 
 cpu: one and two worker processes over the same files, bare decoding and the pipeline with `dct` in turn; prints the
 speed-up of two processes for each, and the ratio of the two speed-ups.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -37,6 +38,7 @@ from schemas import ids, layout, tables
 from schemas.buckets import Bucket
 from vidpipe.encode import encode_clips, table_metadata
 from vidpipe.encode_config import EncodeConfig
+from vidpipe.sections import EngineConfig
 from vidpipe.stages.base import with_provenance
 from vidpipe.store.commit import Committer, StagedUnit
 from vidpipe.store.dataset import Dataset
@@ -170,7 +172,9 @@ def gpu(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     height, width = (int(v) for v in options.size.split("x"))
     paths = make_files(folder, options.files, height, width, options.seconds)
     rows = clip_rows(paths, Fraction(bucket.num_frames, 16) + Fraction(1, 100))
-    units = [rows[i : i + options.clips_per_unit] for i in range(0, len(rows), options.clips_per_unit)]
+    clip_bytes = math.prod(bucket.latent_shape(vae.space)) * vae.space.element_bytes
+    size = max(1, math.ceil(options.unit_mb * 1e6 / clip_bytes))
+    units = [rows[i : i + size] for i in range(0, len(rows), size)]
     print(f"{len(paths)} files, {len(rows)} clips, {len(units)} units", flush=True)
     batch = max(1, (options.batch_frames or 324) // bucket.num_frames)
     resident = torch.randint(0, 256, (batch, 3, *bucket_shape(bucket)), dtype=torch.uint8, device=options.device)
@@ -304,9 +308,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=41.0)
     parser.add_argument("--size", default="1080x1920")
     parser.add_argument("--bucket", default="81x480x832")
-    parser.add_argument("--clips-per-unit", type=int, default=32)
+    parser.add_argument("--unit-mb", type=float, default=EngineConfig().unit_mb)
     parser.add_argument("--batch-frames", type=int, default=0)
-    parser.add_argument("--concurrent", type=int, default=2)
+    parser.add_argument("--concurrent", type=int, default=1)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--decoder", default="auto")
     parser.add_argument("--device", default="cuda")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -227,6 +229,28 @@ def test_out_of_memory_halves_the_batch_and_the_limit_stays(two_files, monkeypat
     vae.batches.clear()
     encode_clips(two_files, BUCKET, vae, config, fingerprint="f")
     assert vae.batches == [2, 2]
+
+
+def test_one_thread_encodes_on_a_gpu_whoever_asks(two_files):
+    """cuDNN's choice of algorithms is kept a thread: another thread would try them all again."""
+    used: list[int] = []
+
+    class Watched(SmallMemory):
+        device = "cuda:0"  # no GPU is touched: the frames are on the CPU
+
+        def encode(self, frames_BCTHW):
+            used.append(threading.get_ident())
+            return DctVae().encode(frames_BCTHW)
+
+    vae = Watched(4)
+    clips = list(feed.feed(two_files, BUCKET, CONFIG, feed.FeedConfig()))
+    with ThreadPoolExecutor(2) as pool:
+        parts = pool.map(lambda clip: list(encode.encode_batch([clip], vae, BUCKET, CONFIG, {})), clips)
+        latents = [tensors["latent"] for part in parts for _, tensors, _ in part]
+    assert len(latents) == len(used) == 4 and len(set(used)) == 1
+    assert used[0] != threading.get_ident()
+    expected = [DctVae().encode(clip.frames_TCHW[None].transpose(1, 2)) for clip in clips]
+    assert all(torch.equal(a, b) for a, b in zip(latents, expected))
 
 
 def test_a_bucket_that_never_fits_fails_its_clips(two_files, monkeypatch):
