@@ -136,7 +136,7 @@ def clips_of(dataset: Dataset, where: str) -> tuple[list[dict[str, Any]], int]:
     sql, columns = expressions.clip_view({n: plain_columns(dataset.table(n)) for n in names}, '"{}"')
     expressions.check(con, where, columns)
     con.execute(
-        f"CREATE TEMP TABLE chosen AS SELECT * FROM ({sql}) WHERE ({where}) "
+        f"CREATE TEMP TABLE chosen AS SELECT * FROM ({sql}) WHERE ({where}\n) "
         "QUALIFY row_number() OVER (PARTITION BY clip_id ORDER BY fingerprint) = 1"
     )
     selected = con.execute("SELECT count(*) FROM chosen").fetchall()[0][0]

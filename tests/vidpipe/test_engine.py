@@ -169,6 +169,11 @@ def test_null_is_false(tmp_path: Path) -> None:
     assert run(tmp_path / "d", Numbers(), Squares(where="fps > 0"))["square"] == {"rejected": NUM_SOURCES}
 
 
+def test_an_expression_may_end_in_a_comment(tmp_path: Path) -> None:
+    counts = run(tmp_path / "d", Numbers(), Squares(where="num_frames >= 20 -- the long ones"))
+    assert counts["square"] == {"kept": 10, "rejected": 20}
+
+
 def test_unknown_column_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'num_frames'") as error:
         run(tmp_path / "d", Numbers(), Squares(where="num_frame > 3"))

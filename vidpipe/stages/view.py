@@ -117,7 +117,7 @@ class View:
         undone = "d.id IS NULL" if single_item else "true"
         return (
             f"SELECT c.*, d.items AS done_items, r.id IS NOT NULL AS stale FROM "
-            f"(SELECT * FROM ({candidates}) WHERE coalesce(({expression}), false)) c "
+            f"(SELECT * FROM ({candidates}) WHERE coalesce(({expression}\n), false)) c "
             f"LEFT JOIN done d ON c.id = d.id LEFT JOIN ruled r ON c.id = r.id WHERE {undone}"
         )
 
@@ -131,13 +131,13 @@ class View:
             shown = [
                 f"'{c}=' || coalesce(CAST(\"{c}\" AS VARCHAR), 'null')" for c in expressions.columns_of(self.con, term)
             ]
-            false = f"NOT coalesce(({term}), false)"
+            false = f"NOT coalesce(({term}\n), false)"
             rules.append(f"WHEN {false} THEN {quoted(term)}")
             values.append(f"WHEN {false} THEN {' || chr(44) || chr(32) || '.join(shown) or quoted('')}")
         return (
             "SELECT c.id, c.rule, c.value, r.id IS NOT NULL AS stale FROM "
             f"(SELECT id, CASE {' '.join(rules)} ELSE '' END AS rule, CASE {' '.join(values)} ELSE '' END AS value "
-            f"FROM ({candidates}) WHERE NOT coalesce(({expression}), false)) c "
+            f"FROM ({candidates}) WHERE NOT coalesce(({expression}\n), false)) c "
             "LEFT JOIN done d ON c.id = d.id LEFT JOIN ruled r ON c.id = r.id "
             f"WHERE d.id IS NULL AND (r.id IS NULL OR r.hash <> {quoted(expressions.expression_hash(expression))})"
         )
