@@ -8,6 +8,7 @@ With no threads the same steps run one after another in the caller, which is bes
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 import time
@@ -151,9 +152,9 @@ def _threaded(
                 continue
         return False
 
-    def work() -> None:
+    def work(number: int) -> None:
         try:
-            with own_stream(how.device):
+            with own_stream(how.device, number):
                 decode()
         except BaseException as error:  # handed to the consumer, which raises it
             put(error)
@@ -170,7 +171,8 @@ def _threaded(
                 if not put(item):
                     return
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(how.threads, len(files)))]
+    count = min(how.threads, len(files))
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
     try:
@@ -190,15 +192,23 @@ def _threaded(
 
 
 @contextlib.contextmanager
-def own_stream(device: str) -> Iterator[None]:
-    """A CUDA stream for this thread: in the default one its frames would wait for the encoder's whole queue."""
+def own_stream(device: str, number: int) -> Iterator[None]:
+    """The CUDA stream of a feed's thread: in the default one its frames would wait for the encoder's whole queue."""
     if not device.startswith("cuda"):
         yield
         return
     import torch
 
-    with torch.cuda.stream(torch.cuda.Stream(device)):
+    with torch.cuda.stream(_stream(device, number)):
         yield
+
+
+@functools.cache
+def _stream(device: str, number: int) -> Any:
+    """The same for every unit: PyTorch keeps freed memory a stream, and asks the driver for more in a new one."""
+    import torch
+
+    return torch.cuda.Stream(device)
 
 
 def _decode_file(

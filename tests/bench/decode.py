@@ -16,6 +16,7 @@ side, and of `ffmpeg -threads 1` decoding and scaling (its default, bicubic) to 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import resource
@@ -104,12 +105,20 @@ def ours(path: str, device: str, decoder: str) -> int:
         return count
 
 
+@functools.cache
+def stream(number: int) -> Any:
+    """A thread's CUDA stream, the same in every round: freed memory is kept a stream."""
+    import torch
+
+    return torch.cuda.Stream()
+
+
 def rate_threads(work: Callable[[str], int], path: str, threads: int) -> float:
     """Frames/s of `threads` threads, each in a CUDA stream of its own, with a file each (the same one)."""
     import torch
 
-    def run(_: int) -> int:
-        with torch.cuda.stream(torch.cuda.Stream()):
+    def run(number: int) -> int:
+        with torch.cuda.stream(stream(number)):
             count = work(path)
             torch.cuda.current_stream().synchronize()
         return count

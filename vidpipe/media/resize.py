@@ -69,10 +69,21 @@ def resize_by_matrices(frames_TCHW: torch.Tensor, size_hw: Sequence[int], dtype:
 
     device = frames_TCHW.device
     height, width = frames_TCHW.shape[2:]
-    columns = _weights(width, size_hw[1]).to(device, dtype)
-    rows = _weights(height, size_hw[0]).to(device, dtype)
+    columns = _weights_on(device, dtype, width, size_hw[1])
+    rows = _weights_on(device, dtype, height, size_hw[0])
     wide = (frames_TCHW.to(dtype) @ columns.T).round_().clamp_(0, 255)
     return (rows @ wide).round_().clamp_(0, 255).to(torch.uint8)
+
+
+@lru_cache(maxsize=64)
+def _weights_on(device: torch.device, dtype: torch.dtype, size: int, new_size: int) -> torch.Tensor:
+    """The weights on a device, sent there once: megabytes for each ten frames would cost more than the resize."""
+    import torch
+
+    weights = _weights(size, new_size).to(dtype).to(device)
+    if device.type == "cuda":  # other threads use them in their own streams
+        torch.cuda.current_stream(device).synchronize()
+    return weights
 
 
 @lru_cache(maxsize=64)
