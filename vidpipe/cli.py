@@ -100,7 +100,7 @@ def run(
     with Progress(names) as progress:
         counts = pipeline.run(loaded, output, options, progress)
     _print_counts(counts)
-    if not no_report:
+    if not no_report and (any(counts.values()) or not _has_report(output)):
         _write_report(output, None)
 
 
@@ -128,6 +128,12 @@ def _print_counts(counts: dict[str, Any]) -> None:
             click.echo(
                 f"{stage:16} " + ", ".join(f"{found[s]} {s}" for s in ("kept", "rejected", "failed") if found[s])
             )
+
+
+def _has_report(dataset: str) -> bool:
+    from vidpipe.store.dataset import Dataset
+
+    return Dataset(dataset).files.exists("report.html")
 
 
 def _write_report(dataset: str, path: str | None) -> None:

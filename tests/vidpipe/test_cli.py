@@ -46,6 +46,18 @@ def test_empty_folder(place: Path) -> None:
     assert_refused(run(place, source="empty"), "empty", "no files")
 
 
+def test_a_run_that_does_nothing_leaves_the_report_alone(place: Path) -> None:
+    arguments = ["run", str(place / "recipe.toml"), "--source", str(place / "footage"), "--output", str(place / "d")]
+    arguments += ["--scheduler", "sync"]
+    report = place / "d" / "report.html"
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    first = report.stat().st_mtime_ns
+    second = CliRunner().invoke(main, arguments)
+    assert "nothing to do" in second.output and report.stat().st_mtime_ns == first
+    report.unlink()
+    assert CliRunner().invoke(main, arguments).exit_code == 0 and report.exists()
+
+
 def test_no_such_recipe_and_not_toml(place: Path) -> None:
     assert_refused(run(place, recipe="other.toml"), "no such file")
     (place / "bad.toml").write_text("a = [")
