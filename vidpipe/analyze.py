@@ -1,9 +1,9 @@
 """Analyze a video: one sequential decode feeds shot detection and all scores, and gives the rows of `clips`.
 
-Every frame is decoded once, at a short side of `short_side`; detectors see every frame at `shot_short_side`, scorers
-sample. What is kept until the end is each frame's time and a few numbers a sample, so that memory does not grow with
-resolution and stays in the tens of MB for ten hours. Spans that a clip table gave skip shot detection and keep their
-frames exactly.
+Every frame is decoded once; detectors see every frame at a short side of `shot_short_side`, scorers sample frames at
+`short_side`, or smaller ones in grey where that is enough, and no other pictures are made. What is kept until the end
+is each frame's time and a few numbers a sample, so that memory does not grow with resolution and stays in the tens of
+MB for ten hours. Spans that a clip table gave skip shot detection and keep their frames exactly.
 
 Seconds are stream time, pts x time base, here and in clip tables.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vidpipe.shots.detector import ShotDetector
     from vidpipe.shots.windows import WindowRule
 
-VERSION = 1
+VERSION = 2
 SCORERS = ("blur", "letterbox", "luminance", "motion", "phash", "static_ratio")
 
 
@@ -179,7 +179,7 @@ def analyze_video(
     """Decode a video once and return its clips.
 
     Args:
-        facts_row: its row of `videos`.
+        facts_row: its row of `videos`; a whole one saves probing the file again.
         spans: rows of a clip table (start_seconds, end_seconds, caption); None or empty to detect shots.
     Raises:
         MediaError: no frame could be decoded, or reading failed. After the first frame, other errors end the video
@@ -187,12 +187,14 @@ def analyze_video(
     """
     from vidpipe.media.decode import open_video
     from vidpipe.media.errors import MediaError
+    from vidpipe.media.facts import VideoFacts
 
     given = [GivenSpan.of(row) for row in spans or ()]
-    with open_video(uri, facts_row["stream_index"], decoder=decoder) as reader:
+    facts = VideoFacts.of(uri, facts_row)
+    with open_video(uri, facts_row["stream_index"], decoder=decoder, facts=facts) as reader:
         pass_ = make_pass(facts_row, config, given, decoder_name=reader.decoder_name)
         try:
-            for batch in reader.scan(max_short_side=config.short_side):
+            for batch in reader.scan(max_short_side=config.short_side, glance=pass_.glance()):
                 pass_.push(batch)
         except MediaError as error:
             if not pass_.num_frames or error.reason in ("io_error", "deadline"):

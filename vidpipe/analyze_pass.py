@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ import numpy as np
 from schemas.errors import UserError
 from schemas.ids import clip_id
 from vidpipe.analyze import AnalyzeResult, GivenSpan
+from vidpipe.media.decode import Glance, Look
 from vidpipe.scorers.base import Scorer, Span
-from vidpipe.scorers.track import Track
+from vidpipe.scorers.sample import SMALL_SHORT_SIDE
+from vidpipe.scorers.track import Due, Track
 from vidpipe.shots.detector import ShotDetector, merged
 from vidpipe.shots.frames import ShotFrames, shrink
 from vidpipe.shots.windows import WindowRule, cut_windows
@@ -70,6 +73,7 @@ class AnalyzePass:
         self._tracks = {crop: Track(make_scorers(), self._fractions(crop)) for crop in _crops(given)}
         self._pts, self._durations, self._damaged = array("q"), array("q"), array("B")
         self._forced = _forced_times(given)
+        self._plans: deque[tuple[float, list[tuple[Track, Due]]]] = deque()
         self._base_seconds = float(source.time_base)
 
     @property
@@ -86,22 +90,45 @@ class AnalyzePass:
             raise UserError(f"clip table: crop {crop} is not inside the {full_width}x{full_height} picture")
         return y / full_height, (y + height) / full_height, x / full_width, (x + width) / full_width
 
+    def glance(self) -> Glance:
+        """What the decoder is asked for: detectors see every frame in small, scorers sample."""
+        side = self._shot_short_side if self._detectors else None
+        return Glance(thumbnail_side=side, grey_side=SMALL_SHORT_SIDE, look=self.look)
+
+    def look(self, pts: int) -> Look:
+        """What scorers want of the next frame; called once a frame, in presentation order, before it is pushed."""
+        seconds = pts * self._base_seconds
+        forced = self._is_forced(seconds)
+        plan = [(track, due) for track in self._tracks.values() if (due := track.due(seconds, forced=forced))]
+        self._plans.append((seconds, plan))
+        if not plan:
+            return Look.THUMBNAIL
+        return Look.FULL if any(due.full for _, due in plan) else Look.GREY
+
     def push(self, batch: FrameBatch) -> None:
-        """Take the next frames: uint8 RGB frames_THWC with pts, durations and damaged [T]."""
-        frames_THWC = batch.frames_THWC
-        index = self.num_frames
+        """Take the next frames: all of them, or what a glance gave of them."""
+        index, glanced = self.num_frames, batch.glanced
         self._pts.extend(batch.pts.tolist())
         self._durations.extend(batch.durations.tolist())
         self._damaged.extend(batch.damaged.tolist())
+        if glanced is None:
+            full: dict[int, np.ndarray] = dict(enumerate(batch.frames_THWC))
+            grey: Mapping[int, np.ndarray] = {}
+            for pts in batch.pts.tolist():
+                self.look(pts)
+        else:
+            full, grey = dict(zip(glanced.full, batch.frames_THWC, strict=True)), glanced.grey_HW
         if self._detectors:
-            small = ShotFrames(shrink(frames_THWC, self._shot_short_side))
+            small_THWC = None if glanced is None else glanced.thumbnails_THWC
+            if small_THWC is None:
+                small_THWC = shrink(batch.frames_THWC, self._shot_short_side)
+            small = ShotFrames(small_THWC)
             for detector in self._detectors:
                 detector.push(small)
-        for i, frame_HWC in enumerate(frames_THWC):
-            seconds = self._pts[index + i] * self._base_seconds
-            forced = self._is_forced(seconds)
-            for track in self._tracks.values():
-                track.push(index + i, seconds, frame_HWC, forced=forced)
+        for i in range(len(batch)):
+            seconds, plan = self._plans.popleft()
+            for track, due in plan:
+                track.measure(index + i, seconds, due, full.get(i), grey.get(i))
 
     def _is_forced(self, seconds: float) -> bool:
         forced = False

@@ -186,7 +186,8 @@ class Reader:
     def __exit__(self, *exc):
         pass
 
-    def scan(self, *, max_short_side):
+    def scan(self, *, max_short_side, glance):
+        assert glance.thumbnail_side == 64
         yield from batches(self.frames)
         if self.error:
             raise self.error

@@ -93,8 +93,8 @@ def _open(target: Any, uri: str, head: bytes) -> Any:
     try:
         with io_errors(uri):
             return av.open(target, mode="r", container_options=options, metadata_errors="replace", buffer_size=1 << 20)
-    except (av.error.InvalidDataError, av.error.ArgumentError, av.error.DemuxerNotFoundError) as error:
-        raise _refused(uri, head, error.strerror or "") from None
+    except av.error.FFmpegError as error:  # also "out of memory" and "not implemented", by which damage is met
+        raise _refused(uri, head, error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
         raise MediaError("bad_header", f"{uri}: text in the header cannot be decoded: {error}") from None
     except MediaError as error:

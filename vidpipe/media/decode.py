@@ -6,8 +6,9 @@ pts in the stream's own units, made strictly increasing by the rule of `timeline
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -26,28 +27,69 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = DecodeConfig()
 
 
+class Look(IntEnum):
+    """How closely a pass shall look at a frame, besides its thumbnail."""
+
+    THUMBNAIL = 0
+    GREY = 1
+    FULL = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glance:
+    """Makes a pass look at every frame in small, at some in grey, and at few at the pass's size.
+
+    Attributes:
+        thumbnail_side: short side of the thumbnails that all frames get, in pixels; None for none.
+        grey_side: short side of the grey pictures, in pixels.
+        look: asked once for each frame, in presentation order, with its pts. FULL means GREY too.
+    """
+
+    thumbnail_side: int | None
+    grey_side: int
+    look: Callable[[int], Look]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Glanced:
+    """What a glance saw of the frames of a batch.
+
+    Attributes:
+        thumbnails_THWC: uint8 RGB of every frame; None where none were asked for.
+        grey_HW: uint8 [h, w] of the frames that were looked at in grey, by place in the batch: luma in [0, 255].
+        full: places in the batch of the frames in `FrameBatch.frames_THWC`.
+    """
+
+    thumbnails_THWC: np.ndarray | None
+    grey_HW: Mapping[int, np.ndarray]
+    full: Sequence[int]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrameBatch:
     """Consecutive frames of a pass.
 
     Attributes:
-        frames_THWC: uint8 RGB [T, H, W, 3], on the host.
+        frames_THWC: uint8 RGB [T, H, W, 3], on the host; after a glance those of `glanced.full`, in a list.
         pts: int64 [T], strictly increasing within a stream.
         durations: int64 [T], until the next frame, in pts units.
         damaged: bool [T], the decoder reported errors in the frame or in what it was predicted from.
+        glanced: what else a glance gave; None if all frames are given.
     """
 
-    frames_THWC: np.ndarray
+    frames_THWC: Any
     pts: np.ndarray
     durations: np.ndarray
     damaged: np.ndarray
+    glanced: Glanced | None = None
 
     def __len__(self) -> int:
         return len(self.pts)
 
     def __repr__(self) -> str:
         span = f"{self.pts[0]}..{self.pts[-1]}" if len(self.pts) else "empty"
-        return f"FrameBatch(frames={self.frames_THWC.shape}, pts={span}, damaged={int(self.damaged.sum())})"
+        shape = self.frames_THWC.shape if self.glanced is None else f"{len(self.glanced.full)} of {len(self)}"
+        return f"FrameBatch(frames={shape}, pts={span}, damaged={int(self.damaged.sum())})"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -83,7 +125,12 @@ class VideoReader(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
     def scan(
-        self, *, size_hw: tuple[int, int] | None = None, max_short_side: int | None = None, batch_size: int = 32
+        self,
+        *,
+        size_hw: tuple[int, int] | None = None,
+        max_short_side: int | None = None,
+        batch_size: int = 32,
+        glance: Glance | None = None,
     ) -> Iterator[FrameBatch]:
         """Yield every frame of the stream once, in presentation order.
 
@@ -91,6 +138,8 @@ class VideoReader(Protocol):
             size_hw: displayed height and width of the frames; scaled by the decoder's filter.
             max_short_side: scale down to this short side, keeping the aspect (even sizes); smaller videos stay.
             batch_size: frames a batch; the last is shorter.
+            glance: give thumbnails of all frames, and only some at the pass's size. A back end may give all frames at
+                that size instead, where it is no dearer; `FrameBatch.glanced` is then None.
         Raises:
             MediaError: `no_frames` if nothing could be decoded; `io_error` or `decode_error` where the stream ends
                 because reading failed.

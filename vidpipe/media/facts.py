@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any
 
@@ -70,6 +71,12 @@ class VideoFacts:
     def hdr(self) -> bool:
         """PQ or HLG transfer."""
         return self.color_transfer in HDR_TRANSFERS
+
+    @classmethod
+    def of(cls, uri: str, row: Mapping[str, Any]) -> VideoFacts | None:
+        """Facts that a row of `videos` holds; None where it lacks one of them."""
+        names = [field.name for field in fields(cls) if field.name != "uri"]
+        return cls(uri=uri, **{n: row[n] for n in names}) if all(n in row for n in names) else None
 
     def to_row(self) -> dict[str, Any]:
         """The columns of `videos`, without ids, uris and provenance."""

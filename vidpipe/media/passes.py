@@ -22,14 +22,22 @@ class Decoded:
     damaged: bool
 
 
-def prepare(stream: Any, config: DecodeConfig) -> None:
-    """Set a stream's decoder up before it opens."""
+def prepare(stream: Any, config: DecodeConfig, *, coarse: bool = False) -> None:
+    """Set a stream's decoder up before it opens.
+
+    Args:
+        coarse: leave the loop filter out in H.264 and HEVC pictures that nothing refers to. It saves a tenth of
+            decoding; other pictures keep every bit, and these differ by little once they are scaled down (measured in
+            docs/decoding.md). Never for frames that are trained on.
+    """
     context = stream.codec_context
     context.thread_count = config.num_threads
     context.thread_type = "NONE" if config.num_threads == 1 else "AUTO"
     context.flags |= (
         1 << 3
     )  # AV_CODEC_FLAG_OUTPUT_CORRUPT, as the ffmpeg tool sets: damaged frames come, and are marked
+    if coarse and context.name in ("h264", "hevc"):
+        context.options = {"skip_loop_filter": "noref"}
 
 
 def run(

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from vidpipe.media.batches import BATCH_BYTES, MAX_FRAME_SECONDS, AllFrames, Batcher, GlancedFrames, Pictures
 from vidpipe.media.config import DecodeConfig
 from vidpipe.media.container import choose_stream, open_container
 from vidpipe.media.convert import Converter
 from vidpipe.media.damage import Damage
-from vidpipe.media.decode import ClipFrames, FrameBatch, check_pts, scan_size
+from vidpipe.media.decode import ClipFrames, FrameBatch, Glance, check_pts, scan_size
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
 from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, io_errors
@@ -25,10 +26,8 @@ from vidpipe.media.packets import PacketIndex, read_index
 from vidpipe.media.passes import Decoded, bytes_of, prepare, run
 from vidpipe.media.reference import ClipReference
 
-MAX_FRAME_SECONDS = 60
-"""A frame is on screen at most this long: a gap in a stream is not a shot of one picture."""
-BATCH_BYTES = 96 << 20
-"""Frames of a pass that are held at once."""
+COARSE = 1.5
+"""A pass with a glance decodes coarsely (`passes.prepare`) if it also scales down by this factor or more."""
 FORWARD_SECONDS = 4
 """A clip that starts this little after where decoding stands is reached by decoding on, not by a seek."""
 
@@ -71,25 +70,38 @@ class PyAvReader:
             self._run = None
 
     def scan(
-        self, *, size_hw: tuple[int, int] | None = None, max_short_side: int | None = None, batch_size: int = 32
+        self,
+        *,
+        size_hw: tuple[int, int] | None = None,
+        max_short_side: int | None = None,
+        batch_size: int = 32,
+        glance: Glance | None = None,
     ) -> Iterator[FrameBatch]:
         """See `decode.VideoReader.scan`."""
-        geometry = self.facts.geometry
-        out_hw = scan_size(self.facts, size_hw, max_short_side)
-        stored_hw = geometry.before_rotation(out_hw)
-        converter = Converter(stored_hw, self._hdr, self.facts.color_primaries)
+        facts = self.facts
+        stored_hw = facts.geometry.before_rotation(scan_size(facts, size_hw, max_short_side))
         batch_size = max(1, min(batch_size, BATCH_BYTES // (3 * stored_hw[0] * stored_hw[1])))
-        with _Run(self._uri, self.facts, self._config, self._storage) as run_:
-            batcher = _Batcher(self.facts, batch_size, stored_hw)
-            found = False
+        pictures: Pictures = AllFrames(facts, stored_hw, batch_size)
+        if glance is not None:
+            pictures = GlancedFrames(facts, stored_hw, glance, batch_size)
+        coarse = glance is not None and facts.coded_height >= COARSE * stored_hw[0]
+        with _Run(self._uri, facts, self._config, self._storage, coarse=coarse) as run_:
+            yield from self._batches(run_, Batcher(facts, batch_size, pictures))
+
+    def _batches(self, run_: _Run, batcher: Batcher) -> Iterator[FrameBatch]:
+        found = False
+        try:
             for decoded in run_.frames:
                 found = True
-                ready = batcher.add(decoded, converter)
+                ready = batcher.add(decoded)
                 if ready is not None:
                     yield ready
-            if not found:
-                raise MediaError("no_frames", f"{self._uri}: the decoder gave no frame")
+        except MediaError:
             yield from batcher.finish()
+            raise
+        if not found:
+            raise MediaError("no_frames", f"{self._uri}: the decoder gave no frame")
+        yield from batcher.finish()
 
     def frame_pts(self, clip: ClipReference) -> np.ndarray:
         """See `decode.VideoReader.frame_pts`.
@@ -261,11 +273,13 @@ class PyAvReader:
 class _Run:
     """A decoding pass that can be continued: `time` is that of the last frame given."""
 
-    def __init__(self, uri: str, facts: VideoFacts, config: DecodeConfig, storage: StorageConfig) -> None:
+    def __init__(
+        self, uri: str, facts: VideoFacts, config: DecodeConfig, storage: StorageConfig, *, coarse: bool = False
+    ) -> None:
         self._stack, self._facts, self._config = ExitStack(), facts, config
         self._container = self._stack.enter_context(open_container(uri, storage))
         self._stream = choose_stream(self._container, uri, facts.stream_index)
-        prepare(self._stream, config)
+        prepare(self._stream, config, coarse=coarse)
         self.damage = Damage(facts.codec, self._stream.codec_context.extradata)
         self.frames = run(self._container, self._stream, facts, config, self.damage)
         self.time = -(1 << 62)
@@ -324,47 +338,3 @@ def durations_of(times: np.ndarray, facts: VideoFacts) -> np.ndarray:
     """Time until the next frame, in pts units, at most MAX_FRAME_SECONDS; the last lasts until the stream's end."""
     last = max(facts.end_pts, int(times[-1]) + 1) if len(times) else 0
     return np.minimum(np.diff(times, append=last), max(1, int(MAX_FRAME_SECONDS / facts.time_base)))
-
-
-class _Batcher:
-    """Gathers frames of a pass; holds the last back until the next one tells its duration."""
-
-    def __init__(self, facts: VideoFacts, size: int, stored_hw: tuple[int, int]) -> None:
-        self._facts, self._size, self._shape = facts, size, (size, *stored_hw, 3)
-        self._longest = max(1, int(MAX_FRAME_SECONDS / facts.time_base))
-        self._own = 1
-        self._start()
-
-    def _start(self) -> None:
-        self._pixels = np.empty(self._shape, dtype=np.uint8)
-        self._times: list[int] = []
-        self._damaged: list[bool] = []
-
-    def add(self, decoded: Decoded, converter: Converter) -> FrameBatch | None:
-        """Take a frame; returns the batch before it when that is full."""
-        ready = None
-        if len(self._times) == self._size:
-            ready = self._batch(decoded.time)
-            self._start()
-        converter.to_rgb(decoded.frame, self._pixels[len(self._times)])
-        self._times.append(decoded.time)
-        self._damaged.append(decoded.damaged)
-        self._own = decoded.frame.duration or 0
-        return ready
-
-    def _batch(self, next_time: int) -> FrameBatch:
-        times = np.asarray(self._times, dtype=np.int64)
-        durations = np.minimum(np.diff(times, append=next_time), self._longest)
-        return FrameBatch(
-            frames_THWC=self._facts.geometry.orient(self._pixels[: len(times)]),
-            pts=times,
-            durations=durations,
-            damaged=np.asarray(self._damaged, dtype=bool),
-        )
-
-    def finish(self) -> Iterator[FrameBatch]:
-        """The last batch; the last frame lasts as long as it says, else as long as the one before."""
-        if self._times:
-            last = self._times[-1]
-            before = last - self._times[-2] if len(self._times) > 1 else 1
-            yield self._batch(last + (self._own or before))

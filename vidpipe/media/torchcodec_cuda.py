@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vidpipe.media.decode import FrameBatch, scan_size
+from vidpipe.media.decode import FrameBatch, Glance, scan_size
 from vidpipe.media.files import local_path, open_bytes
 from vidpipe.media.packets import CUT_SHORT
 from vidpipe.media.pyav import durations_of
@@ -99,11 +99,18 @@ class TorchcodecCudaReader(TorchcodecReader):
         return super()._square(frames_TCHW)
 
     def scan(
-        self, *, size_hw: tuple[int, int] | None = None, max_short_side: int | None = None, batch_size: int = 32
+        self,
+        *,
+        size_hw: tuple[int, int] | None = None,
+        max_short_side: int | None = None,
+        batch_size: int = 32,
+        glance: Glance | None = None,
     ) -> Iterator[FrameBatch]:
         """See `decode.VideoReader.scan`. Scaled on the device; only the small frames are copied to the host."""
         if not self.eligible():
-            yield from super().scan(size_hw=size_hw, max_short_side=max_short_side, batch_size=batch_size)
+            yield from super().scan(
+                size_hw=size_hw, max_short_side=max_short_side, batch_size=batch_size, glance=glance
+            )
             return
         out_hw = scan_size(self.facts, size_hw, max_short_side)
         times = self.index().shown()

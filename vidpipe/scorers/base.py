@@ -106,6 +106,7 @@ class Scorer:
         version: raised by hand when the output changes; a golden-output test tells when it must.
         columns: what it writes for a clip.
         pairs: `measure` needs the sample before; a pair that reaches over a span's edge does not count.
+        small: it uses `Sample.small_HW` alone, so that no larger picture need be made for it.
         num_features, typecode: of the numbers that `measure` returns (`array` type codes).
     """
 
@@ -113,6 +114,7 @@ class Scorer:
     version: ClassVar[int]
     columns: ClassVar[tuple[Column, ...]]
     pairs: ClassVar[bool] = False
+    small: ClassVar[bool] = False
     num_features: ClassVar[int] = 1
     typecode: ClassVar[str] = "d"
     Config: ClassVar[type[ScorerConfig]] = ScorerConfig

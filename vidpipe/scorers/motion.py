@@ -29,6 +29,7 @@ class Motion(Scorer):
 
     name = "motion"
     version = 1
+    small = True
     pairs = True
     num_features = 2
     columns = (

@@ -31,6 +31,7 @@ class PerceptualHash(Scorer):
 
     name = "phash"
     version = 1
+    small = True
     typecode = "Q"
     columns = tuple(
         Column(

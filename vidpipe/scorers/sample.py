@@ -22,24 +22,40 @@ class Sample:
     Attributes:
         index: frame number in the decoded stream, from 0.
         seconds: presentation time.
-        rgb_HWC: uint8 RGB; a view into the decoder's batch, not to be kept.
         box: the picture without black bars, as fractions of the frame, as last seen up to this frame.
     """
 
-    def __init__(self, *, index: int, seconds: float, rgb_HWC: np.ndarray, box: Box = FULL) -> None:
+    def __init__(
+        self,
+        *,
+        index: int,
+        seconds: float,
+        rgb_HWC: np.ndarray | None = None,
+        small_HW: np.ndarray | None = None,
+        box: Box = FULL,
+    ) -> None:
+        """Take the frame's uint8 RGB, or its `small_HW` where scorers need no more; views, not to be kept."""
         self.index = index
         self.seconds = seconds
-        self.rgb_HWC = rgb_HWC
         self.box = box
+        self._rgb_HWC = rgb_HWC
+        if small_HW is not None:
+            self.small_HW = small_HW
+
+    @property
+    def rgb_HWC(self) -> np.ndarray:
+        """uint8 RGB at the analysed size; only for scorers that are not `small`."""
+        assert self._rgb_HWC is not None, "a scorer that uses more than small_HW must not be marked small"
+        return self._rgb_HWC
 
     @cached_property
     def gray_HW(self) -> np.ndarray:
-        """uint8 luma (BT.601 weights on RGB) of the whole frame."""
+        """uint8 luma (BT.601 weights on RGB) of the whole frame; only for scorers that are not `small`."""
         return cv2.cvtColor(self.rgb_HWC, cv2.COLOR_RGB2GRAY)
 
     @cached_property
     def small_HW(self) -> np.ndarray:
-        """`gray_HW` reduced by the integer that brings its short side nearest to SMALL_SHORT_SIDE."""
+        """uint8 luma at a short side near SMALL_SHORT_SIDE: the decoder's, else `gray_HW` reduced by an integer."""
         factor = round(min(self.gray_HW.shape) / SMALL_SHORT_SIDE)
         return self.gray_HW if factor <= 1 else reduce(self.gray_HW, factor)
 

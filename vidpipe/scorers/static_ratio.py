@@ -24,6 +24,7 @@ class StaticRatio(Scorer):
 
     name = "static_ratio"
     version = 1
+    small = True
     pairs = True
     columns = (
         Column(

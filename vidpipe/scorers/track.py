@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,15 @@ class Grid:
         return True
 
 
+class Due(NamedTuple):
+    """What is to be sampled of a frame: the scorers of these rates, whether black bars are looked for, and whether more
+    than `Sample.small_HW` is needed."""
+
+    rates: frozenset[float]
+    bars: bool
+    full: bool
+
+
 class Track:
     """Scorers over the whole picture, or over one user's crop of it."""
 
@@ -45,23 +54,37 @@ class Track:
         self._area = PictureArea()
         self._box = FULL
         self._bars = Grid(BARS_PER_SECOND)
+        self._full_rates = {s.config.samples_per_second for s in scorers if not s.small}
         self._grids = {s.config.samples_per_second: Grid(s.config.samples_per_second) for s in scorers}
 
     def push(self, index: int, seconds: float, rgb_HWC: np.ndarray, *, forced: bool = False) -> None:
         """Offer a frame, in presentation order; `forced` makes every scorer sample it."""
-        due = {rate for rate, grid in self._grids.items() if grid.due(seconds) or forced}
-        look_for_bars = self._bars.due(seconds) or forced
-        if not due and not look_for_bars:
-            return
-        if self.crop is not None:
-            rgb_HWC = self._cropped(rgb_HWC)
-        sample = Sample(index=index, seconds=seconds, rgb_HWC=rgb_HWC)
-        self.analysed_hw = sample.gray_HW.shape[:2]
-        if look_for_bars:
+        due = self.due(seconds, forced=forced)
+        if due is not None:
+            self.measure(index, seconds, due, rgb_HWC)
+
+    def due(self, seconds: float, *, forced: bool = False) -> Due | None:
+        """What is to be sampled of a frame, None for nothing; call once a frame, in presentation order."""
+        rates = frozenset([rate for rate, grid in self._grids.items() if grid.due(seconds) or forced])
+        bars = self._bars.due(seconds) or forced
+        if not rates and not bars:
+            return None
+        return Due(rates, bars, bars or self.crop is not None or not self._full_rates.isdisjoint(rates))
+
+    def measure(
+        self, index: int, seconds: float, due: Due, rgb_HWC: np.ndarray | None, small_HW: np.ndarray | None = None
+    ) -> None:
+        """Have scorers sample a frame that `due` named; `rgb_HWC` may be left out unless `due.full`."""
+        if self.crop is not None and rgb_HWC is not None:
+            rgb_HWC, small_HW = self._cropped(rgb_HWC), None
+        sample = Sample(index=index, seconds=seconds, rgb_HWC=rgb_HWC, small_HW=small_HW)
+        if due.full:
+            self.analysed_hw = sample.gray_HW.shape[:2]
+        if due.bars:
             self._box = self._area.update(sample.margins, *self.analysed_hw)
         sample.box = self._box
         for scorer in self.scorers:
-            if scorer.config.samples_per_second in due:
+            if scorer.config.samples_per_second in due.rates:
                 scorer.push(sample)
 
     def _cropped(self, rgb_HWC: np.ndarray) -> np.ndarray:

@@ -33,6 +33,26 @@ def test_facts_are_columns_of_videos(recipe_file):
     assert "uri" not in row and len(row) == len(fields(VideoFacts)) - 1
 
 
+def test_facts_come_back_from_a_row(recipe_file):
+    facts = probe(str(recipe_file("h264_closed")))
+    row = {**facts.to_row(), "video_id": b"x"}
+    assert VideoFacts.of(facts.uri, row) == facts
+    del row["codec"]
+    assert VideoFacts.of(facts.uri, row) is None
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "PatchWelcomeError"])
+def test_other_complaints_of_ffmpeg_are_bad_headers(error, recipe_file, monkeypatch):
+    """Both were met in real files with flipped bits."""
+    import av
+
+    def fails(*given, **more):
+        raise getattr(av.error, error)(12, "told", "log")
+
+    monkeypatch.setattr(av, "open", fails)
+    assert reason_of(recipe_file("h264_closed")) == "bad_header"
+
+
 def test_facts_of_a_known_file(recipe_file):
     path = recipe_file("h264_open_gop")
     facts = probe(str(path))

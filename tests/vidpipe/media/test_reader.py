@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from schemas.errors import UserError
-from vidpipe.media.decode import DecodeConfig, open_video
+from vidpipe.media.decode import DecodeConfig, Glance, Look, open_video
 from vidpipe.media.errors import MediaError
 from vidpipe.media.reference import ClipReference
 
@@ -70,6 +71,76 @@ class TestScan:
             assert reader.facts.vfr is True
         assert batch.pts.tolist() == pts
         assert batch.durations.tolist()[:5] == [40, 40, 1000, 60_000, 40]
+
+    def test_a_glance_gives_thumbnails_of_all_and_what_is_asked_for(self, plain, footage):
+        asked = []
+
+        def look(pts):
+            asked.append(pts)
+            return Look(len(asked) % 5 == 1) + (len(asked) % 10 == 1)
+
+        with open_video(plain) as reader:
+            whole = list(reader.scan())
+            glance = Glance(thumbnail_side=32, grey_side=48, look=look)
+            batches = list(reader.scan(glance=glance, batch_size=20))
+        assert asked == np.concatenate([b.pts for b in whole]).tolist()
+        thumbnails = np.concatenate([b.glanced.thumbnails_THWC for b in batches])
+        assert thumbnails.shape == (50, 32, 48, 3) and [footage.number_of(f) for f in thumbnails] == list(range(50))
+        grey = {20 * n + k: g for n, b in enumerate(batches) for k, g in b.glanced.grey_HW.items()}
+        assert sorted(grey) == list(range(0, 50, 5)) and {g.shape for g in grey.values()} == {(48, 72)}
+        assert all(footage.number_of(g[..., None]) == k for k, g in grey.items())
+        full = {20 * n + k: f for n, b in enumerate(batches) for k, f in zip(b.glanced.full, b.frames_THWC)}
+        frames = np.concatenate([b.frames_THWC for b in whole])
+        assert sorted(full) == list(range(0, 50, 10))
+        assert all(np.array_equal(frame, frames[k]) for k, frame in full.items())
+        assert repr(batches[0]) == f"FrameBatch(frames=2 of 20, pts=0..{batches[0].pts[-1]}, damaged=0)"
+
+    def test_a_glance_is_upright(self, tmp_path, footage):
+        path = footage.encode(
+            tmp_path / "turned.mp4",
+            frames=[footage.draw(k) for k in range(3)],
+            before=lambda s: s.set_display_rotation(-90, hflip=True),
+        )
+        with open_video(str(path)) as reader:
+            frames = next(reader.scan()).frames_THWC
+            glance = Glance(thumbnail_side=64, grey_side=64, look=lambda pts: Look.FULL)
+            (batch,) = reader.scan(glance=glance)
+        assert batch.glanced.thumbnails_THWC.shape == frames.shape == (3, 96, 64, 3)
+        assert np.abs(batch.glanced.thumbnails_THWC.astype(int) - frames).mean() < 3
+        assert np.abs(batch.glanced.grey_HW[0].astype(int) - frames[0].mean(axis=2)).mean() < 30
+        assert np.array_equal(batch.frames_THWC[2], frames[2])
+
+    @pytest.mark.parametrize("codec", ["libx264", "libx265"])
+    def test_a_coarse_pass_changes_only_pictures_that_nothing_refers_to(self, codec, tmp_path, footage):
+        """No drift: between them, pictures are equal; and they differ by little at a smaller size."""
+        frames = [footage.draw(k, 192, 288) for k in range(30)]
+        options = {"crf": "23", "bf": "3", "x265-params": "bframes=3:log-level=none:pools=1:frame-threads=1"}
+        path = str(footage.encode(tmp_path / "a.mp4", frames=frames, codec=codec, options=options))
+        with open_video(path) as reader:
+            whole = np.concatenate([b.frames_THWC for b in reader.scan(max_short_side=128)]).astype(int)
+            glance = Glance(thumbnail_side=None, grey_side=64, look=lambda pts: Look.FULL)
+            batches = list(reader.scan(max_short_side=128, glance=glance))
+        coarse = np.stack([f for b in batches for f in b.frames_THWC])
+        error = ((coarse - whole) ** 2).mean(axis=(1, 2, 3))
+        assert 5 <= (error == 0).sum() < 30, "some pictures are referred to, and some are not"
+        assert error.max() < 255**2 / 10**4  # 40 dB, on a drawn picture of hard edges
+
+    def test_what_was_decoded_before_reading_failed_is_given(self, plain, monkeypatch):
+        import vidpipe.media.passes as module
+
+        real, count = module._next, itertools.count()
+
+        def fails(*given):
+            if next(count) == 12:
+                raise MediaError("io_error", "plain.mp4: reading failed")
+            return real(*given)
+
+        monkeypatch.setattr(module, "_next", fails)
+        found = 0
+        with open_video(plain) as reader, pytest.raises(MediaError, match="reading failed"):
+            for batch in reader.scan():
+                found += len(batch)
+        assert 8 <= found <= 12
 
     def test_asking_twice_is_refused(self, plain):
         with open_video(plain) as reader, pytest.raises(UserError, match="not both"):

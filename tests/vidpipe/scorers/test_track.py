@@ -8,7 +8,7 @@ import pytest
 from schemas.errors import UserError
 from vidpipe.scorers.bars import FULL
 from vidpipe.scorers.base import Features, Scorer, ScorerConfig, Span
-from vidpipe.scorers.track import Grid, Track
+from vidpipe.scorers.track import Due, Grid, Track
 
 
 def sampled(rate, times):
@@ -45,6 +45,35 @@ class Counted(Brightness):
 
 def frames(count, height=128, width=200):
     return [np.full((height, width, 3), 10 * i + 10, np.uint8) for i in range(count)]
+
+
+class Small(Scorer):
+    name = "small"
+    version = 1
+    small = True
+    columns = ()
+
+    def measure(self, sample):
+        return (float(sample.small_HW.mean()),)
+
+
+def test_what_is_due_says_how_large_a_picture_is_needed():
+    track = Track([Small(ScorerConfig(samples_per_second=8.0)), Brightness(ScorerConfig(samples_per_second=4.0))])
+    due = [track.due(k / 8) for k in range(8)]
+    assert [d.full for d in due] == [True, False] * 4
+    assert [d.bars for d in due] == [True, False, False, False] * 2
+    assert all(d.full for d in (Track([Small(ScorerConfig())], crop=(0, 1, 0, 1)).due(0.0),))
+
+
+def test_small_scorers_take_the_decoder_s_grey_and_others_may_not():
+    track = Track([scorer := Small(ScorerConfig(samples_per_second=8.0))])
+    frame = frames(1)[0]
+    track.measure(0, 0.0, track.due(0.0), frame, np.full((64, 100), 77, np.uint8))
+    track.measure(1, 0.125, track.due(0.125), None, np.full((64, 100), 78, np.uint8))
+    assert scorer.features.values.ravel().tolist() == [77, 78] and track.analysed_hw == (128, 200)
+    wrong = Track([Brightness(ScorerConfig(samples_per_second=8.0))])
+    with pytest.raises(AssertionError, match="must not be marked small"):
+        wrong.measure(0, 0.0, Due(frozenset([8.0]), False, False), None, np.zeros((64, 100), np.uint8))
 
 
 def test_grey_is_computed_once_for_all_scorers(monkeypatch):
