@@ -12,7 +12,7 @@ import logging
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dask
@@ -30,6 +30,8 @@ CONFIG = {
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.log-format": "%(name)s - %(levelname)s - %(message)s",
 }
+
+START_SECONDS = 120.0
 
 
 def in_sandbox(
@@ -59,10 +61,10 @@ class DaskExecutor:
     Args:
         scheduler: address of an existing scheduler, or empty for an embedded cluster.
         workers: worker processes of the embedded cluster.
-        gpus: start one worker a GPU (needs dask-cuda) where there are any.
+        gpus: names for CUDA_VISIBLE_DEVICES; the embedded cluster has a further worker for each.
     """
 
-    def __init__(self, scheduler: str, workers: int, gpus: bool = False) -> None:
+    def __init__(self, scheduler: str, workers: int, gpus: Sequence[str] = ()) -> None:
         dask.config.set(CONFIG)
         for name in ("distributed", "distributed.nanny", "distributed.scheduler", "distributed.worker"):
             logging.getLogger(name).setLevel(logging.ERROR)
@@ -73,9 +75,10 @@ class DaskExecutor:
             with _interrupts_ignored():
                 self._cluster = _local_cluster(workers, gpus)
                 self._client = Client(self._cluster)
+                self._client.wait_for_workers(workers + len(gpus), timeout=START_SECONDS)
         self._done: queue.SimpleQueue[tuple[Ticket, Future]] = queue.SimpleQueue()
         self._running: dict[Ticket, Future] = {}
-        self._workers = workers
+        self._workers = workers + len(gpus)
         self._external = bool(scheduler)
 
     @staticmethod
@@ -91,9 +94,12 @@ class DaskExecutor:
             return self._workers
         return max(1, sum(self._client.nthreads().values()))
 
-    def _has_gpus(self) -> bool:
+    def _resources(self, gpu: bool) -> dict[str, float] | None:
+        """One of what the task's kind of worker offers, where any does."""
+        wanted = "GPU" if gpu else "CPU"
         info = self._client.scheduler_info(n_workers=-1)
-        return any("GPU" in w.get("resources", {}) for w in info["workers"].values())
+        offered = any(wanted in w.get("resources", {}) for w in info["workers"].values())
+        return {wanted: 1} if offered else None
 
     def submit(
         self,
@@ -105,7 +111,7 @@ class DaskExecutor:
     ) -> Ticket:
         """Start a task."""
         ticket = Ticket()
-        resources = {"GPU": 1} if gpu and self._has_gpus() else None
+        resources = self._resources(gpu)
         future = self._client.submit(
             in_sandbox, function, args, deadline_seconds, row_deadline_seconds, pure=False, resources=resources
         )
@@ -146,18 +152,31 @@ def _outcome(ticket: Ticket, future: Future) -> Done:
     return Done(ticket=ticket, error=error)
 
 
-def _local_cluster(workers: int, gpus: bool) -> Any:
-    if gpus:
-        try:
-            from dask_cuda import LocalCUDACluster
-        except ImportError:
-            logging.getLogger(__name__).info("dask-cuda is not installed: workers share the GPUs")
-        else:
-            return LocalCUDACluster(resources={"GPU": 1}, dashboard_address=":0")
+class _Cluster(LocalCluster):
+    """Workers without a GPU, and one for each GPU, which sees no other.
+
+    CPU workers offer the resource `CPU`: a decoding pass must not keep a GPU's worker from the GPU's own tasks.
+    """
+
+    gpus: Sequence[str] = ()
+
+    def new_worker_spec(self) -> dict[Any, Any]:
+        """Name and specification of the next worker."""
+        ((name, spec),) = super().new_worker_spec().items()
+        options = spec["options"]
+        if not self.gpus:
+            return {name: spec}
+        gpu = self.gpus[name] if name < len(self.gpus) else ""
+        environment = {**options["env"], "CUDA_VISIBLE_DEVICES": gpu}
+        resources = {"GPU": 1} if gpu else {"CPU": 1}
+        return {name: {**spec, "options": {**options, "env": environment, "resources": resources}}}
+
+
+def _local_cluster(workers: int, gpus: Sequence[str]) -> Any:
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")
-    return LocalCluster(
-        n_workers=workers,
+    cluster = _Cluster(
+        n_workers=0,
         threads_per_worker=1,
         processes=True,
         dashboard_address=":0",
@@ -165,3 +184,6 @@ def _local_cluster(workers: int, gpus: bool) -> Any:
         env=environment,
         silence_logs=logging.ERROR,
     )
+    cluster.gpus = gpus
+    cluster.scale(workers + len(gpus))
+    return cluster

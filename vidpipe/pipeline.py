@@ -130,8 +130,7 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
         adopt(dataset, selected(stages, [name])[0], stages)
     check_redo(dataset, chosen, stages, options.redo)
     keep_recipe(dataset, recipe, stages)
-    device = pick_device(recipe.engine.device)
-    with _executor(recipe, options, device) as executor:
+    with _executor(recipe, options) as executor:
         engine = Engine(
             dataset,
             chosen,
@@ -139,7 +138,7 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
             recipe.engine,
             executor,
             display,
-            device=device,
+            device=recipe.engine.device,
             limit=options.limit,
             retry_failed=options.retry_failed,
         )
@@ -190,26 +189,19 @@ def keep_recipe(dataset: Dataset, recipe: Recipe, stages: Sequence[Stage]) -> st
     return name
 
 
-def pick_device(device: str) -> str:
-    """`auto` becomes `cuda` where PyTorch sees a GPU."""
-    if device != "auto":
-        return device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 @contextmanager
-def _executor(recipe: Recipe, options: RunOptions, device: str) -> Iterator[Executor]:
+def _executor(recipe: Recipe, options: RunOptions) -> Iterator[Executor]:
     if options.scheduler == "sync":
         yield InlineExecutor()
         return
     workers = options.workers or recipe.engine.workers or os.cpu_count() or 1
 
     def start() -> Executor:
+        from vidpipe.devices import local_gpus
         from vidpipe.graph import DaskExecutor
 
-        return DaskExecutor(options.scheduler, workers, gpus=device == "cuda")
+        gpus = () if options.scheduler else local_gpus(recipe.engine.device)
+        return DaskExecutor(options.scheduler, workers, gpus)
 
     executor = LazyExecutor(start, workers)
     if options.scheduler:

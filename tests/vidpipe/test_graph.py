@@ -79,3 +79,26 @@ def test_an_existing_scheduler_and_one_that_is_not_there() -> None:
         executor.close()
     with pytest.raises(UserError, match="cannot connect"):
         DaskExecutor("tcp://127.0.0.1:9", workers=1)
+
+
+def visible() -> str:
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+
+
+def test_a_worker_a_gpu_and_cpu_tasks_elsewhere() -> None:
+    """No GPU is touched: workers are told which one they may see."""
+    executor = DaskExecutor("", workers=1, gpus=["3", "GPU-5"])
+    try:
+        assert executor.slots() == 3
+        on_gpu = {executor.submit(pause_and_tell, gpu=True, **LIMITS) for _ in range(2)}
+        on_cpu = {executor.submit(visible, **LIMITS) for _ in range(3)}
+        found = {d.ticket: d.value for d in wait_for(executor, 5)}
+        assert {found[t] for t in on_gpu} == {"3", "GPU-5"}
+        assert {found[t] for t in on_cpu} == {""}
+    finally:
+        executor.close()
+
+
+def pause_and_tell() -> str:
+    time.sleep(3)  # so that the other task goes to the other worker
+    return visible()

@@ -73,10 +73,11 @@ class Embed(Stage):
                 yield self.make_unit(fingerprint, batch)
 
     def process(self, unit: Unit, context: Context) -> Result:
+        from vidpipe.devices import resolve
         from vidpipe.store.write import write_fragments
 
         start = time.perf_counter()
-        encoder = load_encoder(self.config, context.device)
+        encoder = load_encoder(self.config, resolve(context.device))
         rows = []
         for row, embedding in zip(unit.rows, encoder.encode([r["text"] for r in unit.rows])):
             data = tensor_bytes(embedding)

@@ -133,11 +133,12 @@ class Encode(Stage):
             result.replaces.append((row["id"], ""))
 
     def process(self, unit: Unit, context: Context) -> Result:
+        from vidpipe.devices import resolve
         from vidpipe.sandbox import progress
         from vidpipe.store.write import write_fragments
 
         progress(None)
-        vae = load_vae(self.config, context.device)
+        vae = load_vae(self.config, resolve(context.device))
         name = layout.latents_name(vae.space.name, unit.group)
         table, outcomes = encode_clips(
             unit.rows,
