@@ -132,7 +132,7 @@ def resume(workplace: Path, output: Path) -> None:
 def test_the_reference_is_worth_comparing_with(workplace: Path) -> None:
     found = contents(workplace / "reference")
     sizes = {name: sum(rows.values()) for name, rows in found.items()}
-    assert sizes["videos"] == 14 and sizes["clips"] >= 12 and sizes["captions"] == sizes["clips"]
+    assert sizes["videos"] == 14 and sizes["clips"] >= 10 and sizes["captions"] == sizes["clips"]
     assert sum(n for name, n in sizes.items() if name.startswith("latents/")) >= 10
     assert len([n for n in sizes if n.startswith("latents/")]) == 2
     copy = [r for r in Dataset(workplace / "reference").read("videos").to_pylist() if len(r["uris"]) == 2]
