@@ -9,8 +9,11 @@ alone, a decoder a file and thread, get_frames_in_range, frames left at 1080p an
 frames(size_hw=...), packet index and resize included; both decode every frame of the same files in the same threads,
 taking turns within a round, and a figure is the median of the rounds. `cpu` beside it is PyAV in 16 processes.
 
-`cpu` gives milliseconds of CPU time a frame (user and system, all threads, pinned to one core) of scan() to a short
-side, and of `ffmpeg -threads 1` decoding and scaling (its default, bicubic) to null: the least of the rounds.
+`cpu` gives milliseconds of CPU time a frame (user and system, all threads, pinned to one core), the median of rounds
+taken by turns: `scan`, our pass to RGB of a short side; `ffmpeg`, its tool with one thread decoding and scaling to that
+size (its default filter, bicubic; no RGB) to null; `ffmpeg_area`, the same with the filter that we use; `ffmpeg_bare`
+and `bare`, decoding alone by that tool and by PyAV in this process: where `ffmpeg / bare` is below an aim, decoding
+itself forbids it. Starting ffmpeg costs some 60 ms, so that short files flatter us.
 """
 
 from __future__ import annotations
@@ -185,6 +188,29 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in found)
 
 
+def passed(path: str, facts: Any, short_side: int) -> int:
+    """Frames of our pass."""
+    from vidpipe.media.decode import open_video
+
+    with open_video(path, decoder="pyav", facts=facts) as reader:
+        return sum(len(batch) for batch in reader.scan(max_short_side=short_side))
+
+
+def decoded(path: str, stream_index: int) -> int:
+    """Frames that PyAV's decoder gives, which nobody looks at."""
+    import av
+
+    with av.open(path) as container:
+        stream = container.streams[stream_index]
+        stream.codec_context.thread_count, stream.codec_context.thread_type = 1, "NONE"
+        return sum(len(packet.decode()) for packet in container.demux(stream))
+
+
+def tool(command: list[str]) -> None:
+    """Run ffmpeg to null."""
+    subprocess.run([*command, "-f", "null", "-"], check=True)
+
+
 def cpu(paths: list[str], short_side: int, rounds: int) -> list[dict[str, Any]]:
     """Rows of the CPU table."""
     from vidpipe.media.decode import open_video
@@ -197,22 +223,26 @@ def cpu(paths: list[str], short_side: int, rounds: int) -> list[dict[str, Any]]:
             facts = reader.facts
             height, width = next(reader.scan(max_short_side=short_side)).frames_THWC.shape[1:3]
 
-        def scan(path: str = path, facts: Any = facts) -> int:
-            with open_video(path, decoder="pyav", facts=facts) as reader:
-                return sum(len(batch) for batch in reader.scan(max_short_side=short_side))
-
-        command = ["ffmpeg", "-v", "error", "-threads", "1", "-i", path, "-map", f"0:{facts.stream_index}"]
-        command += ["-vf", f"scale={width}:{height}", "-f", "null", "-"]
-        ways = {"scan": scan, "ffmpeg": lambda command=command: subprocess.run(command, check=True)}
-        frames, found = scan(), {way: [] for way in ways}  # type: ignore[var-annotated]
+        found = {way: [] for way in ("scan", "ffmpeg", "ffmpeg_area", "ffmpeg_bare", "bare")}  # type: ignore[var-annotated]
+        ffmpeg = ["ffmpeg", "-v", "error", "-threads", "1", "-i", path, "-map", f"0:{facts.stream_index}"]
+        size = f"scale={width}:{height}"
+        ways: dict[str, Callable[[], Any]] = {
+            "scan": lambda path=path, facts=facts: passed(path, facts, short_side),
+            "ffmpeg": lambda ffmpeg=ffmpeg, size=size: tool([*ffmpeg, "-vf", size]),
+            "ffmpeg_area": lambda ffmpeg=ffmpeg, size=size: tool([*ffmpeg, "-vf", f"{size}:flags=area"]),
+            "ffmpeg_bare": lambda ffmpeg=ffmpeg: tool(ffmpeg),
+            "bare": lambda path=path, facts=facts: decoded(path, facts.stream_index),
+        }
+        frames = passed(path, facts, short_side)
         for _ in range(rounds):
             for way, work in ways.items():
                 start = cpu_seconds()
                 work()
                 found[way].append((cpu_seconds() - start) * 1000 / frames)
         row: dict[str, Any] = {"file": Path(path).name, "frames": frames, "to": f"{width}x{height}"}
-        row |= {f"{way}_ms": round(min(times), 3) for way, times in found.items()}
+        row |= {f"{way}_ms": round(statistics.median(times), 3) for way, times in found.items()}
         row["ratio"] = round(row["ffmpeg_ms"] / row["scan_ms"], 2)
+        row["bound"] = round(row["ffmpeg_ms"] / row["bare_ms"], 2)
         print(json.dumps(row), flush=True)
         rows.append(row)
     return rows

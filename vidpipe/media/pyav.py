@@ -27,7 +27,7 @@ from vidpipe.media.passes import Decoded, bytes_of, prepare, run
 from vidpipe.media.reference import ClipReference
 
 COARSE = 1.5
-"""A pass with a glance decodes coarsely (`passes.prepare`) if it also scales down by this factor or more."""
+"""A pass that scales down by this factor or more decodes coarsely (`passes.prepare`)."""
 FORWARD_SECONDS = 4
 """A clip that starts this little after where decoding stands is reached by decoding on, not by a seek."""
 
@@ -84,7 +84,7 @@ class PyAvReader:
         pictures: Pictures = AllFrames(facts, stored_hw, batch_size)
         if glance is not None:
             pictures = GlancedFrames(facts, stored_hw, glance, batch_size)
-        coarse = glance is not None and facts.coded_height >= COARSE * stored_hw[0]
+        coarse = facts.coded_height >= COARSE * stored_hw[0]
         with _Run(self._uri, facts, self._config, self._storage, coarse=coarse) as run_:
             yield from self._batches(run_, Batcher(facts, batch_size, pictures))
 
