@@ -40,8 +40,9 @@ class EncodeConfig:
         for_model: a model of `schemas.conditioning.MODELS`, whose conditioners are added.
         max_damaged: greatest share of a latent's frames that may be damaged.
         decode: rules of decoding.
-        batch_frames: frames in one call of the VAE, over clips, halved when memory runs out; 0 for 324 on a GPU and one
-            clip on a CPU. No effect on a latent's meaning, and not in the fingerprint.
+        batch_frames: frames in one call of the VAE, over clips, halved when memory runs out; 0 for as many as fill a
+            GPU (`encode.GPU_BATCH_PIXELS`) and one clip on a CPU. No effect on a latent's meaning, and not in the
+            fingerprint.
     """
 
     where: str = "true"

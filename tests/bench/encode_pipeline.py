@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from schemas import ids, layout, tables
 from schemas.buckets import Bucket
-from vidpipe.encode import encode_clips, table_metadata
+from vidpipe.encode import batch_limit, encode_clips, table_metadata
 from vidpipe.encode_config import EncodeConfig
 from vidpipe.sections import EngineConfig
 from vidpipe.stages.base import with_provenance
@@ -176,7 +176,7 @@ def gpu(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     size = max(1, math.ceil(options.unit_mb * 1e6 / clip_bytes))
     units = [rows[i : i + size] for i in range(0, len(rows), size)]
     print(f"{len(paths)} files, {len(rows)} clips, {len(units)} units", flush=True)
-    batch = max(1, (options.batch_frames or 324) // bucket.num_frames)
+    batch = batch_limit(vae, bucket, config)
     resident = torch.randint(0, 256, (batch, 3, *bucket_shape(bucket)), dtype=torch.uint8, device=options.device)
     for _ in range(3):
         vae.encode(resident)

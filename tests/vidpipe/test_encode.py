@@ -253,6 +253,26 @@ def test_one_thread_encodes_on_a_gpu_whoever_asks(two_files):
     assert all(torch.equal(a, b) for a, b in zip(latents, expected))
 
 
+def test_a_compiled_vae_sees_one_batch_size(two_files, monkeypatch):
+    monkeypatch.setattr(encode, "_batch_limits", {})
+    vae = SmallMemory(9)
+    vae.compile = True
+    config = dataclasses.replace(CONFIG, batch_frames=15)
+    table, _ = encode_clips(two_files, BUCKET, vae, config, fingerprint="f")
+    assert vae.batches == [3, 3]
+    expected, _ = encode_clips(two_files, BUCKET, DctVae(), CONFIG, fingerprint="f")
+    assert table["latent"].equals(expected["latent"])
+
+
+def test_a_full_batch_for_one_clip_that_runs_out_of_memory_is_halved(two_files, monkeypatch):
+    monkeypatch.setattr(encode, "_batch_limits", {})
+    vae = SmallMemory(1)
+    vae.compile = True
+    config = dataclasses.replace(CONFIG, batch_frames=20)
+    _, outcomes = encode_clips(two_files[:1], BUCKET, vae, config, fingerprint="f")
+    assert vae.batches == [4, 2, 1] and outcomes[0].status == "kept"
+
+
 def test_a_bucket_that_never_fits_fails_its_clips(two_files, monkeypatch):
     monkeypatch.setattr(encode, "_batch_limits", {})
     table, outcomes = encode_clips(two_files, BUCKET, SmallMemory(0), CONFIG, fingerprint="f")
