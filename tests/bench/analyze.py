@@ -7,8 +7,9 @@ machine slows all alike; times are CPU time of the process (user and system, all
 median of the rounds. What is compared:
 
 - `grab`: VideoCapture.grab, which decodes and gives no pixels: the floor.
-- `analyze`: vidpipe.analyze, all detectors and all scores of `--recipe` (pipelines/data/quickstart.toml), probing
-  included.
+- `analyze`: vidpipe.analyze, all detectors and all scores of `--recipe` (pipelines/data/quickstart.toml), given the row
+  that ingest made.
+- `probed`: the same with the probe that ingest makes, which decodes the first frame: it counts in short files.
 - `default`: the same with all detectors and scores of the default config, dissolves among them.
 - `scenedetect`: SceneManager over VideoCapture with its AdaptiveDetector, and a detector beside it that feeds the same
   scorers at the same sampling. Both see frames of the same size (SceneManager's own resize, to a short side of 256).
@@ -31,6 +32,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +64,15 @@ def grab(path: str) -> int:
     return count
 
 
+@lru_cache
+def row_of(path: str) -> dict[str, Any]:
+    """The file's row of `videos`."""
+    return {**probe(path).to_row(), "video_id": b"v" * 16}
+
+
 def analyze(path: str, config: AnalyzeConfig) -> int:
-    """All that the ingest and analyze stages decode and compute of a video."""
-    row = {**probe(path).to_row(), "video_id": b"v" * 16}
-    return analyze_video(path, row, config).num_frames
+    """All that the analyze stage does for a video."""
+    return analyze_video(path, row_of(path), config).num_frames
 
 
 def recipe_config(path: str) -> AnalyzeConfig:
@@ -120,6 +127,7 @@ def ways(config: AnalyzeConfig) -> dict[str, Callable[[str], int]]:
     return {
         "grab": grab,
         "analyze": lambda path: analyze(path, config),
+        "probed": lambda path: analyze(path, config) if probe(path) else 0,
         "default": lambda path: analyze(path, AnalyzeConfig()),
         "scenedetect": lambda path: with_scenedetect(path, config),
         "reduced": lambda path: with_scenedetect(path, config, ReducedAdaptive),
@@ -137,6 +145,7 @@ def encoded(source: str, height: int, seconds: float, folder: Path) -> str:
 
 def measure(path: str, rounds: int, works: dict[str, Callable[[str], int]]) -> tuple[dict[str, float], int]:
     """Milliseconds of CPU a frame of each way, the median of the rounds, taken by turns; and the frames."""
+    row_of(path)
     found: dict[str, list[float]] = {name: [] for name in works}
     counts = {}
     for _ in range(rounds):
