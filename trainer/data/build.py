@@ -262,7 +262,7 @@ class _DatasetReader:
 
     def _keep_clips(self, con: Any, notes: list[str]) -> str:
         """Make table `kept`, a row a clip of the split that may pass; return the condition left for latent columns."""
-        expression = f"({self.config.filter}) AND ({self.dataset.filter})"
+        expression = f"({self.config.filter}\n) AND ({self.dataset.filter}\n)"
         names = [n for n in self.tables if not n.startswith(("latents/", "text/", "captions"))]
         available = {n: [c for c in self.tables[n].schema.names if not _is_blob(self.tables[n], c)] for n in names}
         _, columns = expressions.clip_view(available)
@@ -277,14 +277,14 @@ class _DatasetReader:
         view, kept_columns = expressions.clip_view(needed)
         latent_only = {c.lower() for c in [*own, "bucket"]} & {c.lower() for c in used}
         self._latent_columns = latent_only
-        where = "true" if latent_only else f"coalesce(({expression}), false)"
+        where = "true" if latent_only else f"coalesce(({expression}\n), false)"
         if split:
             where += f" AND coalesce(split, 'train') = '{self.config.split}'"
         elif self.config.split == "heldout":
             raise UserError(f"dataset {self.dataset.path}: no split table: nothing is held out; run the `split` stage")
         listed = ", ".join(f'"{c}"' for c in kept_columns if c == "clip_id" or (latent_only and c.lower() in lower))
         con.execute(f"CREATE TEMP TABLE kept AS SELECT DISTINCT {listed} FROM ({view}) WHERE {where}")
-        return f"coalesce(({expression}), false)" if latent_only else "true"
+        return f"coalesce(({expression}\n), false)" if latent_only else "true"
 
     def _register(self, con: Any, name: str, columns: list[str], notes: list[str]) -> None:
         """Give DuckDB a table's columns under the table's name: one fingerprint, no sentinel."""
