@@ -27,6 +27,7 @@ from trainer.data.quarantine import BadRow, Quarantine
 from trainer.data.read import Layout, PackFetcher, RawPack, ReadConfig, null_text
 from trainer.data.ring import Place, Ring
 from trainer.data.schedule import Schedule
+from trainer.data.tables import Source
 from trainer.data.workers import Died, Filled, Job, Outline, Slot, outline, run_planner, run_reader, spawn_context
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class PackLoader:
         device: where the packs' tensors lie.
         copy: on the CPU, whether tensors are the caller's to keep. Without it they look at shared memory, are good
             until the next step is asked for, and only `blocks` is set, not `tokens_LD`.
-        quarantine: file of bad rows, read at the start and added to.
+        quarantine: file of bad rows, read at the start and added to; the datasets' own lists are read in any case.
     Attributes:
         wait_seconds: how long the last step waited for its data.
         wait_cause: what it waited for.
@@ -109,7 +110,9 @@ class PackLoader:
         self.num_readers = self.config.num_readers if num_readers is None else num_readers
         self.rank, self.world_size, self.step = rank, world_size, start_step
         self.device, self.copy, self.pad = torch.device(device), copy, pad
-        self.quarantine = Quarantine(quarantine, self.config.max_bad_rows)
+        datasets = {d.path: d for made in self.indexes for d in made.config.datasets}.values()
+        sources = [Source(root=d.path, storage_options=d.storage_options) for d in datasets]
+        self.quarantine = Quarantine(quarantine, self.config.max_bad_rows, sources)
         self.wait_seconds, self.wait_cause, self.idle_share, self.num_replaced = 0.0, "", 0.0, 0
         self._source: _InProcess | _Processes | None = None
         for phase in self.schedule.phases:

@@ -312,6 +312,7 @@ class PackFetcher:
             row_id=int(rows.row_ids[i]),
             reason=reason,
             number=number,
+            key=bytes(self.index.latent_ids[number]).hex() if kind == LATENT else "",
         )
 
     def _table(self, place: Stream | TextTable, column: str, dtype: str) -> BlobTable:

@@ -51,7 +51,18 @@ class Source:
             raise UserError(f"dataset {self.root}: no clips.lance in it; expected what `vidpipe run --output` wrote")
         return sorted(name.removesuffix(".lance") for name in found)
 
-    def _remote_names(self) -> Iterator[str]:
+    def read_file(self, name: str) -> bytes | None:
+        """A small file of the dataset; None where there is none."""
+        try:
+            if self.is_local:
+                return (self.path / name).read_bytes()
+            files, root = self._remote()
+            return files.cat_file(f"{root.rstrip('/')}/{name}")
+        except FileNotFoundError:
+            return None
+
+    def _remote(self) -> tuple[Any, str]:
+        """The object store's file system, and the root in it."""
         import fsspec
 
         options: dict[str, Any] = {}
@@ -64,6 +75,10 @@ class Source:
                 "client_kwargs": {"endpoint_url": endpoint, "region_name": given.get("aws_region")},
             }
         files, root = fsspec.core.url_to_fs(self.root.rstrip("/"), **options)
+        return files, root
+
+    def _remote_names(self) -> Iterator[str]:
+        files, root = self._remote()
         pending = [root]
         while pending:
             for entry in files.ls(pending.pop(), detail=True):

@@ -1,5 +1,6 @@
 """The loader: what was planned comes, from any number of processes, on any number of ranks, bad rows or not."""
 
+import json
 import os
 import signal
 import subprocess
@@ -215,6 +216,28 @@ def test_a_flipped_byte_is_replaced_alike_everywhere_and_listed(make_index, make
     (line,) = set(path.read_text().splitlines())  # two ranks may both find it
     assert f'"row_id": {int(index.row_ids[7])}' in line and "checksum" in line and "latents/synthetic/1x64x64" in line
     assert "bad row, replaced" in caplog.text
+
+
+def test_another_run_knows_what_one_found_bad(make_index, make_planner, damaged, tmp_path, caplog):
+    index = make_index(root=damaged)
+    flip(index, 7, damaged)
+    first = PackLoader(index, make_planner(index), quarantine=tmp_path / "first.jsonl")
+    expected = [identity(step) for step in take(first, 3)]
+    (line,) = (damaged / "quarantine.jsonl").read_text().splitlines()
+    entry = json.loads(line)
+    assert set(entry) == {"table", "version", "row_id", "key", "reason"}, "as `vidpipe verify` reads it"
+    assert entry["key"] == bytes(index.latent_ids[7]).hex() and entry["row_id"] == int(index.row_ids[7])
+    caplog.clear()
+    other = PackLoader(index, make_planner(index), config=LoaderConfig(max_bad_rows=0), quarantine=tmp_path / "2.jsonl")
+    assert [identity(step) for step in take(other, 3)] == expected
+    assert not caplog.text and not (tmp_path / "2.jsonl").exists()
+
+
+def test_a_list_that_is_none_is_refused_with_its_line(make_index, make_planner, damaged):
+    (damaged / "quarantine.jsonl").write_text("nonsense\n")
+    index = make_index(root=damaged)
+    with pytest.raises(UserError, match=r"quarantine .*quarantine.jsonl: line 1 is not an entry"):
+        PackLoader(index, make_planner(index))
 
 
 def test_bad_rows_beyond_the_budget_stop_the_run(make_index, make_planner, damaged):
