@@ -5,6 +5,7 @@
 Writes clips with a score, a caption a clip, distinct texts, and one latent table of the smallest latents that there are
 (128 bytes: the index reads no payload, so their size does not matter), unless FOLDER holds them already. About 25 GB
 and an hour of writing at 10^8 rows. Then builds the index in a process of its own under a filter that keeps `--kept`.
+Printed: one JSON line.
 """
 
 from __future__ import annotations
@@ -143,8 +144,8 @@ def main() -> None:
     shutil.rmtree(cache, ignore_errors=True)
     command = [sys.executable, __file__, *sys.argv[1:], "--build-only"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-    for name, value in found.items():
-        print(f"{name:20} {value:,.2f}")
+    case = {"rows_written": args.rows, "kept": args.kept, "memory_limit": args.memory_limit, **found}
+    print(json.dumps({key: round(value, 3) if isinstance(value, float) else value for key, value in case.items()}))
 
 
 if __name__ == "__main__":

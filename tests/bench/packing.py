@@ -6,8 +6,8 @@
 Printed, a JSON line a case: `fill` tokens over budget; `sums` greatest sum of a rank over their mean, mean and worst
 over steps; `lockstep` sum over slots of the greatest pack over the sum of means. Beside each, of some steps, evenly
 spread, the mean of what `trainer.data.bounds` proves for the same samples (`*_bound`), and of what was reached over it
-(`*_over_bound`; the bench stops where that is below 1). `--tight` finds the closest bound for one pack a rank in the
-first step, which takes a minute each. `sums` is planned with `balance = "sum"`, `lockstep` with `"lockstep"`; `alike`
+(`*_over_bound`; the bench stops where that is below 1). `--tight` finds the closest bound there is for
+one pack a rank, of the first step alone, since that takes up to a minute. `sums` is planned with `balance = "sum"`, `lockstep` with `"lockstep"`; `alike`
 is one pack a rank with `composition = "alike"`. FLOPs are those of Wan 2.1 1.3B.
 
 The others, all with each rank on its own stream of the same shuffled samples, as they work:
@@ -157,8 +157,8 @@ def ours(
             costs = np.append(step.costs, 0)[step.deal(ranks)]
             level = costs.sum(axis=1).max() / costs.sum(axis=1).mean()
             bound = float("nan")
-            if composition == "mixed" and number % max(1, steps // BOUNDED_STEPS) == 0:
-                bound = _bound(balance, planner, step, ranks, tight=TIGHT and number == 0)
+            if composition == "mixed" and number % (steps if TIGHT else max(1, steps // BOUNDED_STEPS)) == 0:
+                bound = _bound(balance, planner, step, ranks, tight=TIGHT)
             if balance == "lockstep":
                 level = costs.max(axis=0).sum() / costs.mean(axis=0).sum()
             assert not level < bound - 1e-9, f"{mix}, step {number}: {level} is below a proven bound, {bound}"

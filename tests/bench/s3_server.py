@@ -13,11 +13,13 @@ import argparse
 import hashlib
 import math
 import random
+import sys
 import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -45,6 +47,11 @@ class Server(ThreadingHTTPServer):
         """Sleep for one request's latency."""
         if self.median:
             time.sleep(random.lognormvariate(math.log(self.median), self.sigma))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients may hang up; anything else is shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def start(self) -> Server:
         """Serve in a thread."""
