@@ -6,9 +6,9 @@
 Printed, a JSON line a case: `fill` tokens over budget; `sums` greatest sum of a rank over their mean, mean and worst
 over steps; `lockstep` sum over slots of the greatest pack over the sum of means. Beside each, of some steps, evenly
 spread, the mean of what `trainer.data.bounds` proves for the same samples (`*_bound`), and of what was reached over it
-(`*_over_bound`; the bench stops where that is below 1). `--tight` finds the closest bound there is for
-one pack a rank, of the first step alone, since that takes up to a minute. `sums` is planned with `balance = "sum"`, `lockstep` with `"lockstep"`; `alike`
-is one pack a rank with `composition = "alike"`. FLOPs are those of Wan 2.1 1.3B.
+(`*_over_bound`; the bench stops where that is below 1). `--tight` finds the closest bound there is for one pack a rank,
+of the first step alone, since that takes up to a minute. `sums` is planned with `balance = "sum"`, `lockstep` with
+`"lockstep"`; `alike` is one pack a rank with `composition = "alike"`. FLOPs are those of Wan 2.1 1.3B.
 
 The others, all with each rank on its own stream of the same shuffled samples, as they work:
 - `fixed`: one bucket a batch, as many samples as the budget holds (Open-Sora's way; its batch sizes are tuned by hand).
