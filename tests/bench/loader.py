@@ -5,7 +5,8 @@
 
 The same payload is written for each loader in its own format. An epoch is read once to warm up (or dropped from the
 page cache with `--cold`), then one is timed: the consumer, which holds a tensor in the training process, sums all of
-its bytes as 64-bit words. Printed: MB/s, CPU seconds a GB over all processes, peak memory of the process tree (PSS).
+its bytes as 64-bit words. Printed, a JSON line a case: MB/s and their ratio to `preadv`, CPU seconds a GB over all
+processes, peak memory of the process tree (PSS).
 
 `preadv` is the limit: one process reads rows in shuffled order into one buffer and sums them. `ours` checks checksums
 and looks for values that are not finite; `ours, no checks` does what the others do; `ours, Lance` has the fast path
@@ -31,6 +32,8 @@ import numpy as np
 
 SHAPES = {0.2: (1, 640, 640), 2.0: (21, 800, 832), 8.0: (81, 800, 960)}
 """Bucket whose latents, 16 channels of bfloat16, have about so many MB."""
+
+PACK_MB, AHEAD_STEPS = 16.0, 3
 
 PEERS = {
     "webdataset": ["webdataset", "braceexpand", "pyyaml"],
@@ -119,9 +122,19 @@ PEERS = {
         "importlib_metadata",
         "zipp",
         "tibs",
+        "deprecation",
+        "filetype",
     ],
 }
 """Packages of each environment, named one by one so that no peer replaces torch."""
+
+STUBS = {
+    "streaming": {
+        "torchvision.datasets": "VisionDataset = CIFAR10 = object\n",
+        "torchvision.transforms.functional": "def to_tensor(picture):\n    raise NotImplementedError\n",
+    }
+}
+"""What a peer imports and does not use here: torchvision of PyPI does not load beside a CPU build of torch."""
 
 LOADERS = ("preadv", "ours", "ours, no checks", "ours, Lance", *PEERS)
 
@@ -265,16 +278,16 @@ def _index(folder: Path) -> Any:
 
 
 def read_ours(folder: Path, size_mb: float, count: int, workers: int, **options: Any) -> Iterator[Any]:
-    """Packs of eight samples, or 32 small ones."""
+    """Packs of about 16 MB; little is read ahead, since a disk has no latency to hide."""
     from trainer.data.loader import LoaderConfig, PackLoader
     from trainer.data.packing import FlopModel
     from trainer.data.plan import PlanConfig, Planner
 
     index = _index(folder)
     length = index.streams[0].num_tokens
-    config = PlanConfig(token_budget=length * (32 if size_mb < 1 else 8), packs_per_step=1, fill=1.0)
+    config = PlanConfig(token_budget=length * max(1, round(PACK_MB / size_mb)), packs_per_step=1, fill=1.0)
     planner = Planner(index, config, FlopModel(quadratic=0.0, linear=1.0))
-    reading = LoaderConfig(num_readers=workers, ahead_steps=8, **options)
+    reading = LoaderConfig(num_readers=workers, ahead_steps=AHEAD_STEPS, **options)
     given = 0
     with PackLoader(index, planner, config=reading, pad=False, copy=False) as loader:
         for packs in loader:
@@ -398,7 +411,7 @@ READERS: dict[str, Callable[..., Iterator[Any]]] = {
 def total(items: Iterable[Any]) -> tuple[int, int, int, float]:
     """Samples, bytes, the sum of all bytes as 64-bit words, and seconds from the first sample on."""
     count = size = 0
-    summed = np.uint64(0)
+    summed = 0
     started = 0.0
     for item in items:
         started = started or time.perf_counter()
@@ -407,10 +420,10 @@ def total(items: Iterable[Any]) -> tuple[int, int, int, float]:
 
             item = item.contiguous().view(torch.uint8).numpy()
         words = item.reshape(-1).view(np.uint64)
-        summed += words.sum(dtype=np.uint64)
+        summed = (summed + int(words.sum(dtype=np.uint64))) % (1 << 64)
         size += words.nbytes
         count += 1
-    return count, size, int(summed), time.perf_counter() - started
+    return count, size, summed, time.perf_counter() - started
 
 
 def drop_from_cache(folder: Path) -> None:
@@ -503,7 +516,12 @@ def setup(envs: Path) -> None:
         command = [python, "-m", "pip", "install", "-q", "--no-deps", "--disable-pip-version-check", *packages]
         subprocess.run(command, check=True)
         found = subprocess.run([python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True)
-        Path(found.stdout.decode().strip(), "zz_borrowed.pth").write_text(ours + "\n")
+        site = Path(found.stdout.decode().strip())
+        (site / "zz_borrowed.pth").write_text(ours + "\n")
+        for module, text in STUBS.get(name, {}).items():
+            path = site.joinpath(*module.split(".")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
 
 def call(python: str, arguments: list[str], env: dict[str, str] | None = None) -> dict:
@@ -525,24 +543,9 @@ def median(results: list[dict]) -> dict:
     return good[len(good) // 2] if good else results[0]
 
 
-HEADER = "   MB loader            workers        cache      MB/s  CPU s/GB   peak MB"
-
-
-def line(row: dict) -> str:
-    """A row of the table."""
-    if "error" in row:
-        return f"{row['size_mb']:5} {row['loader']:18} {row['workers']:5}   {row['error']}"
-    cache = "cold" if row["cold"] else "warm"
-    return (
-        f"{row['size_mb']:5} {row['loader']:18} {row['workers']:5} {cache:>12} {row['mb_per_second']:9.0f} "
-        f"{row['cpu_seconds_a_gb']:9.2f} {row['peak_mb']:9.0f}"
-    )
-
-
 def run(args: argparse.Namespace) -> None:
     """Write each size for each loader, read it, remove it."""
-    print(HEADER)
-    rows = []
+    rows: list[dict] = []
     for size in args.sizes:
         count = int(args.gb * 1e9 / latent_bytes(size))
         caches = (False, True) if args.cold else (False,)
@@ -558,10 +561,14 @@ def run(args: argparse.Namespace) -> None:
                 for key in todo:
                     arguments = ["one", key[0], str(folder), str(size), str(count), str(key[1]), str(int(key[2]))]
                     found = made if "error" in made else call(python_of(key[0], Path(args.envs)), arguments)
-                    taken[key].append({**found, "loader": key[0], "size_mb": size, "workers": key[1]})
-            for results in taken.values():
-                rows.append(median(results))
-                print(line(rows[-1]), flush=True)
+                    taken[key].append({**found, "loader": key[0], "size_mb": size, "workers": key[1], "cold": key[2]})
+            for (_, _, cold), results in taken.items():
+                row = median(results)
+                limit = [r for r in rows if r["loader"] == "preadv" and r["size_mb"] == size and r["cold"] == cold]
+                if limit and "error" not in row:
+                    row["over_preadv"] = round(row["mb_per_second"] / limit[0]["mb_per_second"], 3)
+                rows.append(row)
+                print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
             if not args.keep:
                 shutil.rmtree(folder, ignore_errors=True)
         sums = {row["sum"] for row in rows if row.get("size_mb") == size and row.get("samples") == count}
