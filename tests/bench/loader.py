@@ -8,8 +8,9 @@ page cache with `--cold`), then one is timed: the consumer, which holds a tensor
 its bytes as 64-bit words. Printed, a JSON line a case: MB/s and their ratio to `preadv`, CPU seconds a GB over all
 processes, peak memory of the process tree (PSS).
 
-`preadv` is the limit: one process reads rows in shuffled order into one buffer and sums them. `ours` checks checksums
-and looks for values that are not finite; `ours, no checks` does what the others do; `ours, Lance` has the fast path
+`preadv` is the limit: one process reads rows in shuffled order into one buffer, which stays in the processor's cache,
+and sums them. `preadv, shared` is the limit of any loader whose reader is another process: that reads into shared
+memory of as many bytes as ours has under way, and does nothing else. `ours` checks checksums and looks for values that are not finite; `ours, no checks` does what the others do; `ours, Lance` has the fast path
 off. Processes are started before the clock is: the first step is taken, then the epoch is timed.
 """
 
@@ -136,7 +137,7 @@ STUBS = {
 }
 """What a peer imports and does not use here: torchvision of PyPI does not load beside a CPU build of torch."""
 
-LOADERS = ("preadv", "ours", "ours, no checks", "ours, Lance", *PEERS)
+LOADERS = ("preadv", "preadv, shared", "ours", "ours, no checks", "ours, Lance", *PEERS)
 
 
 def payloads(size_mb: float, count: int) -> Iterator[bytes]:
@@ -268,6 +269,43 @@ def read_preadv(folder: Path, size_mb: float, count: int, workers: int) -> Itera
         os.close(descriptor)
 
 
+def read_preadv_shared(folder: Path, size_mb: float, count: int, workers: int) -> Iterator[Any]:
+    """The same by a second process, into shared memory of as many bytes as `ours` has under way."""
+    import mmap
+    import multiprocessing
+
+    stream = (index := _index(folder)).streams[0]
+    per_pack = max(1, round(PACK_MB / size_mb))
+    places = (AHEAD_STEPS + 1) * per_pack
+    size = -(-stream.latent_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, places * size), np.uint8).reshape(places, size)
+    memory[:] = 0
+    root = folder / f"{stream.table}.lance"
+    files = [os.open(root / name, os.O_RDONLY) for name in stream.files]
+    order = np.random.default_rng(1).permutation(count)
+    context = multiprocessing.get_context("fork")
+    free, full = context.Semaphore(AHEAD_STEPS + 1), context.Semaphore(0)
+
+    def read() -> None:
+        for start in range(0, count, per_pack):
+            free.acquire()
+            for i, row in enumerate(order[start : start + per_pack], start):
+                target = memory[i % places, : stream.latent_bytes]
+                os.preadv(files[int(index.files[row])], [target], int(index.positions[row]))
+            full.release()
+
+    process = context.Process(target=read, daemon=True)
+    process.start()
+    for start in range(0, count, per_pack):
+        full.acquire()
+        for i in range(start, min(start + per_pack, count)):
+            yield memory[i % places, : stream.latent_bytes]
+        free.release()
+    process.join()
+    for descriptor in files:
+        os.close(descriptor)
+
+
 def _index(folder: Path) -> Any:
     from trainer.data.build import build_index
     from trainer.data.index import DataConfig, DatasetConfig
@@ -395,6 +433,7 @@ def read_energon(folder: Path, size_mb: float, count: int, workers: int) -> Iter
 
 READERS: dict[str, Callable[..., Iterator[Any]]] = {
     "preadv": read_preadv,
+    "preadv, shared": read_preadv_shared,
     "ours": read_ours,
     "ours, no checks": lambda *args: read_ours(*args, check=False),
     "ours, Lance": lambda *args: read_ours(*args, fast_path=False),
@@ -555,7 +594,7 @@ def run(args: argparse.Namespace) -> None:
             shutil.rmtree(folder.parent / "index", ignore_errors=True)
             made = call(python_of(form, Path(args.envs)), ["write", form, str(folder), str(size), str(count)])
             names = [name for name in args.loaders if format_of(name) == form]
-            todo = [(n, w, c) for n in names for w in ([0] if n == "preadv" else args.workers) for c in caches]
+            todo = [(n, w, c) for n in names for w in ([0] if n.startswith("preadv") else args.workers) for c in caches]
             taken: dict[tuple[str, int, bool], list[dict]] = {key: [] for key in todo}
             for _ in range(args.rounds):  # in turns, so that a busy moment of the machine meets them all
                 for key in todo:
