@@ -10,8 +10,9 @@ processes, peak memory of the process tree (PSS).
 
 `preadv` is the limit: one process reads rows in shuffled order into one buffer, which stays in the processor's cache,
 and sums them. `preadv, shared` is the limit of any loader whose reader is another process: that reads into shared
-memory of as many bytes as ours has under way, and does nothing else. `ours` checks checksums and looks for values that are not finite; `ours, no checks` does what the others do; `ours, Lance` has the fast path
-off. Processes are started before the clock is: the first step is taken, then the epoch is timed.
+memory of as many bytes as ours has under way, and does nothing else. `ours` checks checksums and looks for values that
+are not finite; `ours, no checks` does what the others do; `ours, Lance` has the fast path off. Processes are started
+before the clock is: the first step is taken, then the epoch is timed.
 """
 
 from __future__ import annotations
