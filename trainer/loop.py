@@ -95,7 +95,9 @@ class Trainer:
         held: Heldout | None = None,
         run: Path | None = None,
         state: dict[str, Any] | None = None,
+        flows: Sequence[tuple[int, FlowConfig]] = (),
     ) -> None:
+        self.flows = list(flows) or [(0, config.flow)]
         self.config, self.world, self.source, self.held, self.run = config, world, source, held, run
         self.model = spread(model, config.parallel, world)
         self.optimizer = make_optimizer(self.model, config.optimizer)
@@ -165,7 +167,7 @@ class Trainer:
         return packs
 
     def _train_step(self, packs: Sequence[Pack], tally: _Tally) -> torch.Tensor:
-        config, norm = self.config, self.config.flow.loss_norm
+        config, norm = self.config, self.flow_now.loss_norm
         batches = [self._prepare(pack) for pack in packs]
         count = torch.tensor(sum(flow.loss_count(b, norm) for b in batches), device=self.world.device)
         count = self.world.sum(count).clamp(min=1)
@@ -186,9 +188,14 @@ class Trainer:
         self._count(packs, batches, total, bins, tally)
         return grad_norm
 
+    @property
+    def flow_now(self) -> FlowConfig:
+        """Flow matching of the phase that the present step belongs to."""
+        return next(found for start, found in reversed(self.flows) if start <= self.step)
+
     def _prepare(self, pack: Pack) -> flow.Batch:
         config = self.config
-        draws = flow.draw(config.flow, config.seed, pack.latent_ids, list(pack.visits), heldout.pack_lengths(pack))
+        draws = flow.draw(self.flow_now, config.seed, pack.latent_ids, list(pack.visits), heldout.pack_lengths(pack))
         return flow.prepare(
             pack,
             draws,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,21 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PhaseConfig:
+    """`[[phases]]`: a later mix of the run, such as 480p after 256p, under the same count of steps.
+
+    Attributes:
+        from_step: its first step.
+        data, plan, flow: what it changes in these sections; held-out loss stays that of the recipe's own.
+    """
+
+    from_step: int
+    data: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    flow: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainRecipe:
     """Everything that shapes a run. `seed` draws noise, timesteps and dropout; `plan.seed` the order of the data."""
 
@@ -68,10 +84,14 @@ class TrainRecipe:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     heldout: HeldoutConfig = field(default_factory=HeldoutConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    phases: tuple[PhaseConfig, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise UserError(f"steps: expected at least 1, found {self.steps}")
+        starts = [0, *(phase.from_step for phase in self.phases)]
+        if any(a >= b for a, b in pairwise(starts)):
+            raise UserError(f"phases: from_step must ascend from 1 on, found {starts[1:]}")
 
 
 def load(path: str | Path, dataset: str | None = None, overrides: Iterable[str] = ()) -> TrainRecipe:
@@ -100,6 +120,25 @@ def to_values(recipe: TrainRecipe) -> dict[str, Any]:
     for dataset in values["data"]["datasets"]:
         dataset.pop("storage_options", None)
     return values
+
+
+def by_phase(recipe: TrainRecipe) -> list[TrainRecipe]:
+    """The recipe as each phase of the run has it, the first included.
+
+    Raises:
+        UserError: an unknown key or a value that a part refuses, with the phase's number.
+    """
+    first = dataclasses.replace(recipe, phases=())
+    made = [first]
+    for number, phase in enumerate(recipe.phases):
+        values = config.to_mapping(first)
+        for section in ("data", "plan", "flow"):
+            values[section] = {**values[section], **getattr(phase, section)}
+        try:
+            made.append(from_values(values))
+        except UserError as error:
+            raise UserError(f"phases[{number}]: {error}") from None
+    return made
 
 
 def model_class(name: str) -> Any:

@@ -17,7 +17,8 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from trainer.data.index import Index
 from trainer.data.loader import PackLoader
 from trainer.data.packing import FlopModel
 from trainer.data.plan import PlanConfig, Planner
+from trainer.data.schedule import Phase, Schedule
 from trainer.heldout import Heldout
 from trainer.heldout_packs import heldout_packs, save_captions, typical_fps
 from trainer.loop import LoopConfig, Trainer
@@ -100,9 +102,10 @@ def build_model(recipe: TrainRecipe, model_config: Any, world: World) -> torch.n
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Parts:
-    """What a run is put together from; see `assemble`."""
+    """What a run is put together from, see `assemble`; `index` is the first phase's."""
 
     index: Index
+    indexes: list[Index]
     loader: PackLoader
     model_config: Any
     null_text_ME: torch.Tensor
@@ -125,13 +128,16 @@ def flop_model(model_config: Any) -> FlopModel:
 def assemble(recipe: TrainRecipe, run: Path, world: World, resumed: Mapping[str, Any] | None = None) -> Parts:
     """Open tables, plan, and read the held-out packs; `recipe` is one that `with_patch` gave."""
     started = time.perf_counter()
-    index = make_index(recipe, run / INDEX, world, split=recipe.data.split, resumed=resumed)
+    phases = recipes.by_phase(recipe)
+    indexes = [
+        make_index(phase, run / INDEX, world, split=phase.data.split, resumed=_of_phase(resumed, number))
+        for number, phase in enumerate(phases)
+    ]
+    index = indexes[0]
     model_config = recipes.resolve_model(recipe.model, index.space, index.text_dim)
-    steps_per_era = resumed["source"].get("steps_per_era", 0) if resumed else 0
-    planner = Planner(index, recipe.plan, flop_model(model_config), steps_per_era=steps_per_era)
     loader = PackLoader(
         index,
-        planner,
+        make_schedule(recipe, indexes, flop_model(model_config), resumed),
         rank=world.rank,
         world_size=world.size,
         config=recipe.loader,
@@ -142,8 +148,34 @@ def assemble(recipe: TrainRecipe, run: Path, world: World, resumed: Mapping[str,
     held = make_heldout(recipe, run, world, model_config, null_text, resumed)
     if world.is_main:
         kept = f"{held.num_samples} latents held out" if held else "nothing held out"
+        for phase, later in zip(recipe.phases, indexes[1:]):
+            log.info("from step %d on: %s", phase.from_step, later)
         log.info("%s; %s; ready in %.1f s", index, kept, time.perf_counter() - started)
-    return Parts(index=index, loader=loader, model_config=model_config, null_text_ME=null_text, held=held)
+    return Parts(
+        index=index, indexes=indexes, loader=loader, model_config=model_config, null_text_ME=null_text, held=held
+    )
+
+
+def _of_phase(resumed: Mapping[str, Any] | None, number: int) -> Mapping[str, Any] | None:
+    """`resumed` with the table versions of a phase; None, to read the newest, for a phase that it did not know."""
+    versions = resumed.get("phase_versions", [resumed["versions"]]) if resumed else []
+    return {"versions": versions[number]} if number < len(versions) else None
+
+
+def make_schedule(
+    recipe: TrainRecipe, indexes: Sequence[Index], cost: FlopModel, resumed: Mapping[str, Any] | None = None
+) -> Schedule:
+    """The recipe's phases under one count of steps."""
+    eras = resumed["source"].get("steps_per_era", 0) if resumed else 0
+    eras = [*(eras if isinstance(eras, list) else [eras]), *([0] * len(indexes))]
+    starts = [0, *(phase.from_step for phase in recipe.phases)]
+    lengths = [*(b - a for a, b in pairwise(starts)), 0]
+    return Schedule(
+        [
+            Phase(planner=Planner(index, phase.plan, cost, steps_per_era=era), num_steps=length)
+            for phase, index, era, length in zip(recipes.by_phase(recipe), indexes, eras, lengths)
+        ]
+    )
 
 
 def make_heldout(
@@ -200,6 +232,7 @@ def make_trainer(recipe: TrainRecipe, run: Path, world: World, *, resume: bool =
         _describe(recipe, run, parts, model, world)
     names = [f.name for f in dataclasses.fields(LoopConfig)]
     values = recipes.to_values(recipe)
+    later = recipes.by_phase(recipe)[1:]
     trainer = Trainer(
         model,
         LoopConfig(**{name: getattr(recipe, name) for name in names}),
@@ -209,7 +242,13 @@ def make_trainer(recipe: TrainRecipe, run: Path, world: World, *, resume: bool =
         text_length=parts.model_config.text_length,
         held=parts.held,
         run=run,
-        state={"recipe": values, "versions": parts.index.versions, "content_hash": parts.index.content_hash},
+        state={
+            "recipe": values,
+            "versions": parts.index.versions,
+            "phase_versions": [index.versions for index in parts.indexes],
+            "content_hash": parts.index.content_hash,
+        },
+        flows=[(0, recipe.flow), *zip((p.from_step for p in recipe.phases), (r.flow for r in later))],
     )
     if folder and resumed:
         trainer.resume(folder)
@@ -256,8 +295,8 @@ def facts(recipe: TrainRecipe, parts: Parts) -> dict[str, Any]:
         "shift": recipe.flow.shift,
         "shift_tokens": recipe.flow.shift_tokens,
         "datasets": [d.path for d in recipe.data.datasets],
-        "buckets": {s.bucket: s.num_rows for s in parts.index.streams},
-        "fps": typical_fps(parts.index),
+        "buckets": {s.bucket: s.num_rows for s in parts.indexes[-1].streams},
+        "fps": typical_fps(parts.indexes[-1]),
         "versions": parts.index.versions,
         "content_hash": parts.index.content_hash,
     }

@@ -277,3 +277,41 @@ def test_one_line_from_a_real_process(work):
     )
     assert done.returncode == 2 and done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1 and done.stderr.startswith("trainer: ")
+
+
+PHASES = """
+[[phases]]
+from_step = 2
+data = { filter = "bucket = '1x32x48'" }
+plan = { token_budget = 48 }
+flow = { shift = 3.0 }
+"""
+
+
+def test_phases_follow_one_another_and_a_resumed_run_sees_the_same(work, caplog):
+    import shutil
+
+    (work / "phases.toml").write_text(RECIPE + PHASES)
+    with caplog.at_level("INFO", "trainer"):
+        assert train(work, run="phased", recipe="phases.toml").exit_code == 0
+    assert "from step 2 on: Index(5 rows" in caplog.text
+    rows = {r["step"]: r for r in read_metrics(work / "phased" / "metrics.jsonl") if "loss" in r}
+    facts = json.loads((work / "phased" / "run.json").read_text())
+    assert facts["buckets"] == {"1x32x48": 5}
+    shutil.rmtree(work / "phased" / "checkpoints" / "step-00000004")
+    assert train(work, run="phased", recipe="phases.toml").exit_code == 0
+    again = [r for r in read_metrics(work / "phased" / "metrics.jsonl") if "loss" in r][-2:]
+    assert [r["loss"] for r in again] == pytest.approx([rows[3]["loss"], rows[4]["loss"]], rel=1e-6)
+    plain = {r["step"]: r["loss"] for r in read_metrics(work / "run" / "metrics.jsonl") if "loss" in r}
+    assert rows[2]["loss"] == pytest.approx(plain[2], rel=1e-6) and rows[3]["loss"] != pytest.approx(plain[3], rel=1e-3)
+    planned = CliRunner().invoke(
+        main, ["plan", str(work / "phases.toml"), "--data", str(work / "data"), "--steps", "4"]
+    )
+    assert planned.exit_code == 0 and "phase 2 of 2" in planned.output
+
+
+def test_wrong_phases(work):
+    (work / "late.toml").write_text(RECIPE + PHASES + PHASES)
+    refused(train(work, run="bad", recipe="late.toml"), "phases", "from_step must ascend")
+    (work / "typo.toml").write_text(RECIPE + PHASES.replace("token_budget", "token_budgt"))
+    refused(train(work, run="bad", recipe="typo.toml"), "phases[0]", "token_budgt", "did you mean 'token_budget'")
