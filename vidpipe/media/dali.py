@@ -1,9 +1,10 @@
 """The DALI back end on an NVIDIA GPU: `fn.decoders.video` over a file's bytes, frames chosen by their place in time.
 
 Written for DALI 2.4. DALI takes whole files in memory, knows neither rotation nor pixel aspect (both applied here, on
-the device) and names no times: frame k is taken for the k-th of the packet index. So it is used where that index is
-plain and its entries proven, for SDR files up to `FILE_BYTES`; others, and passes, go through PyAV. One pipeline a
-thread and device is built and kept.
+the device), names no times (frame k is taken for the k-th of the packet index) and converts by one matrix, BT.601. So
+it is used where that index is plain and its entries proven, for SDR files of that matrix up to `FILE_BYTES`, and once
+its first frame of a file has been found to be PyAV's; others, and passes, go through PyAV. One pipeline a thread and
+device is built and kept.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from vidpipe.media.files import open_bytes
+from vidpipe.media.pyav import PyAvReader
 from vidpipe.media.reference import ClipReference
 from vidpipe.media.torchcodec_cpu import TorchcodecReader
 
 FILE_BYTES = 1 << 30
 CODECS = frozenset(("h264", "hevc", "vp8", "vp9", "av1", "mpeg4"))
+MATRICES = (None, "smpte170m", "bt470bg")
+LEAST_PSNR_DB = 36.0
+"""A frame of another time, crop or matrix is below; the same frame by another converter is well above."""
 _kept = threading.local()
 
 
@@ -28,10 +33,13 @@ class DaliReader(TorchcodecReader):
 
     torchcodec_name = "dali"
     _data: np.ndarray | None = None
+    _agrees: bool | None = None
 
     def eligible(self) -> bool:
-        """Whether DALI is exact for this file."""
+        """Whether DALI is exact for this file, as far as is known."""
         facts, index = self.facts, self.index()
+        if self._agrees is False or facts.color_space not in MATRICES:
+            return False
         simple = facts.pix_fmt in ("yuv420p", "yuvj420p") and not (facts.hdr or facts.interlaced)
         small = 0 < facts.size_bytes <= FILE_BYTES and facts.num_video_streams == 1
         return simple and small and facts.codec in CODECS and index.plain and index.keyframes_proven
@@ -48,6 +56,8 @@ class DaliReader(TorchcodecReader):
         from vidpipe.media.resize import resize_crop
 
         where = np.searchsorted(self.index().shown(), wanted).astype(np.int32)
+        if self._agrees is None:
+            self._compare(clip, int(wanted[0]), where[:1])
         step = max(1, self.chunk_bytes // (3 * self.facts.coded_width * self.facts.coded_height))
         parts = []
         for start in range(0, len(where), step):
@@ -57,6 +67,19 @@ class DaliReader(TorchcodecReader):
             parts.append(resize_crop(frames_TCHW, crop_xywh, size_hw))
         self.decoder_name = self.torchcodec_name
         return torch.cat(parts), np.zeros(len(wanted), dtype=bool)
+
+    def _compare(self, clip: ClipReference, time: int, where: np.ndarray) -> None:
+        """Raise RuntimeError, once and for all, unless DALI's frame is PyAV's."""
+        from dataclasses import replace
+
+        self._agrees = False
+        with PyAvReader(self._uri, facts=self.facts, config=self._config, storage=self._storage) as reader:
+            truth_TCHW = reader.frames(replace(clip, crop_xywh=None), [time]).frames_TCHW
+        error = self._square(self._decoded(where)).cpu().float() - truth_TCHW.float()
+        mean = float((error**2).mean())
+        self._agrees = mean <= 255**2 / 10 ** (LEAST_PSNR_DB / 10)
+        if not self._agrees:
+            raise RuntimeError(f"DALI's frame at {time} is not PyAV's: mean squared difference {mean:.0f}")
 
     def _decoded(self, where: np.ndarray) -> Any:
         """uint8 [T, 3, H, W] on the device, as stored."""
@@ -99,7 +122,7 @@ def _built(device_id: int) -> Any:
     def decode() -> Any:
         encoded = fn.external_source(name="encoded", ndim=1)
         frames = fn.external_source(name="frames", ndim=1)
-        return fn.decoders.video(encoded, frames=frames, device="mixed")
+        return fn.decoders.video(encoded, frames=frames, device="mixed", pad_mode="none")
 
     built = decode()
     built.build()

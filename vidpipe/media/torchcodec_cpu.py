@@ -20,9 +20,14 @@ CODECS = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mjpeg"))
 
 
 class TorchcodecReader(PyAvReader):
-    """See `decode.VideoReader`. `decoder_name` is `pyav` until `frames` has used torchcodec."""
+    """See `decode.VideoReader`. `decoder_name` is `pyav` until `frames` has used torchcodec.
+
+    Attributes:
+        problem: what made it leave a clip to PyAV that it had trusted itself with; empty if nothing did.
+    """
 
     torchcodec_name = "torchcodec"
+    problem = ""
     chunk_bytes = 192 << 20
     """Full-size RGB frames that are held before they are cropped and scaled."""
     _decoder: Any = None
@@ -63,8 +68,8 @@ class TorchcodecReader(PyAvReader):
                 return self._by_torchcodec(clip, wanted, size_hw, crop_xywh)
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError:  # a damaged packet ends torchcodec's batch; PyAV says which frames are lost
-                pass
+            except RuntimeError as error:  # a damaged packet ends its batch; PyAV says which frames are lost
+                self.problem = str(error)
         self.decoder_name = "pyav"
         return super()._converted(clip, wanted, size_hw, crop_xywh)
 

@@ -94,8 +94,8 @@ class TorchcodecCudaReader(TorchcodecReader):
             from vidpipe.media.tone_map import to_sdr_torch
 
             frames_TCHW = to_sdr_torch(frames_TCHW, self.facts.color_transfer or "", self.facts.color_primaries)
-        if self.facts.hflip:
-            frames_TCHW = frames_TCHW.flip(3)
+        if self.facts.hflip:  # of a mirrored matrix torchcodec takes an angle a for 180 - a
+            frames_TCHW = frames_TCHW.flip(3 if self.facts.rotation % 180 else 2)
         return super()._square(frames_TCHW)
 
     def scan(

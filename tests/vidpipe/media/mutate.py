@@ -1,9 +1,10 @@
 """Mutated files through probe and pass, each in a process of its own with a deadline: an outcome for each.
 
-    python tests/vidpipe/media/mutate.py FOLDER [--count 500] [--seed 0] [--deadline 60]
+    python tests/vidpipe/media/mutate.py FOLDER [--count 500] [--seed 0] [--deadline 60] [--keep OUT]
 
 Takes the ten smallest decodable files of FOLDER that are larger than 10 kB, and flips, cuts or zeroes bytes at random,
 seeded. Prints a line a file and exits with status 1 if any hung, crashed, or failed with anything but a MediaError.
+`--keep` writes the mutated files to a folder instead, for `vidpipe run` to go through.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def mutated(data: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def examine(path: str, pipe: Any) -> None:
-    """Probe, pass, index and one clip; tells the outcome through `pipe`."""
+    """Probe, pass, analyze, index and one clip; tells the outcome through `pipe`."""
+    from vidpipe.analyze import AnalyzeConfig, analyze_video
     from vidpipe.media.decode import open_video
     from vidpipe.media.errors import MediaError
     from vidpipe.media.reference import ClipReference
@@ -61,6 +63,8 @@ def examine(path: str, pipe: Any) -> None:
             found = reader.frame_pts(clip)
             if len(found):
                 reader.frames(clip, found)
+        result = analyze_video(path, {**facts.to_row(), "video_id": bytes(16)}, AnalyzeConfig(min_seconds=0.2))
+        assert result.num_frames == len(times), "analyze must see the frames of a pass"
         pipe.send(("decoded", f"{len(times)} frames, {damaged} damaged"))
     except MediaError as error:
         pipe.send((error.reason, str(error)))
@@ -91,7 +95,8 @@ def run(sources: list[Path], count: int, seed: int, deadline_seconds: float) -> 
     """(name, outcome, message) of `count` mutated files."""
     import torch
 
-    import vidpipe.media.torchcodec_cpu  # both before the forks, once  # noqa: F401
+    import vidpipe.analyze_pass
+    import vidpipe.media.torchcodec_cpu  # all before the forks, once  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -106,6 +111,16 @@ def run(sources: list[Path], count: int, seed: int, deadline_seconds: float) -> 
             found.append((path.name, *outcome_of(str(path), deadline_seconds)))
             path.unlink()
     return found
+
+
+def keep(sources: list[Path], count: int, seed: int, folder: Path) -> None:
+    """Write the files that `run` goes through."""
+    rng = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in range(count):
+        source = sources[k % len(sources)]
+        mode, data = mutated(source.read_bytes(), rng)
+        (folder / f"{k:03d}-{mode}-{source.name}").write_bytes(data)
 
 
 def real_files(folder: Path, number: int = 10) -> list[Path]:
@@ -132,7 +147,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--deadline", type=float, default=60)
+    parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
+    if given.keep:
+        keep(real_files(given.folder), given.count, given.seed, given.keep)
+        return
     found = run(real_files(given.folder), given.count, given.seed, given.deadline)
     for name, outcome, message in found:
         print(f"{name}: {outcome}: {message}")

@@ -42,6 +42,7 @@ def decoded(uri: str, decoder: str, device: str, step: int = 1, **more):
     with open_video(uri, decoder=decoder, device=device) as reader:
         clip = clip_of(reader.facts)
         got = reader.frames(clip, reader.frame_pts(clip)[::step], **more)
+        print(f"{decoder} on {device}: by {reader.decoder_name}", getattr(reader, "problem", ""))
         assert got.frames_TCHW.device.type == device.partition(":")[0]
         return got.frames_TCHW.permute(0, 2, 3, 1).cpu().numpy(), reader.decoder_name
 
@@ -58,7 +59,7 @@ def big(tmp_path_factory, footage):
     recipes = {
         "h264": ("libx264", {"g": "12", "bf": "3"}),
         "hevc": ("libx265", {"x265-params": "keyint=12:bframes=3:log-level=none:pools=1"}),
-        "av1": ("libsvtav1", {"g": "16", "preset": "12", "svtav1-params": "lp=1"}),
+        "av1": ("libsvtav1", {"g": "16", "preset": "8", "svtav1-params": "lp=1"}),
         "vp9": ("libvpx-vp9", {"g": "16", "deadline": "realtime", "cpu-used": "8"}),
     }
 
@@ -82,6 +83,7 @@ def test_nvdec_gives_the_cpu_s_frames(codec, decoder, big, footage):
     gpu, name = decoded(uri, decoder, "cuda")
     cpu, _ = decoded(uri, "pyav", "cpu")
     assert name == decoder
+    assert [footage.number_of(f) for f in cpu] == list(range(40)), "the encoder keeps what tells frames apart"
     assert [footage.number_of(f) for f in gpu] == list(range(40))
     assert psnr(gpu, cpu) >= 40
 
@@ -151,7 +153,7 @@ def test_hdr_is_mapped_alike(tmp_path, footage):
         )
     )  # fmt: skip
     gpu, cpu = decoded(path, "auto", "cuda")[0], decoded(path, "pyav", "cpu")[0]
-    assert psnr(gpu, cpu) >= 30  # chroma is upsampled otherwise, and the map is steep where PQ is bright
+    assert psnr(gpu, cpu) >= 40
 
 
 def test_a_reused_decoder_shows_no_other_file_s_crop(tmp_path, footage):
