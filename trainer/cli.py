@@ -16,7 +16,7 @@ from schemas.errors import UserError
 
 
 class _Group(click.Group):
-    """Says what went wrong in one line; exit status 2 for a user's error, 130 after Ctrl-C."""
+    """Says what went wrong in one line; exit status 2 for a user's error, 130 after Ctrl-C, 143 after SIGTERM."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -72,6 +72,8 @@ def _recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def train(recipe: str, data: str | None, overrides: tuple[str, ...], output: str, resume: str) -> None:
     """Train RECIPE; alone, or as many processes as `torchrun` starts.
 
+    SIGTERM ends it after the step at hand, with a checkpoint and exit status 143; the same command goes on.
+
     \b
     trainer train pipelines/train/quickstart.toml --data DATASET --output RUN
     torchrun --nproc-per-node 8 -m trainer.cli train RECIPE --data DATASET --output RUN
@@ -93,12 +95,20 @@ def train(recipe: str, data: str | None, overrides: tuple[str, ...], output: str
         if trainer.step >= made.steps and world.is_main:
             click.echo(f"{output} is at step {trainer.step} of {made.steps} already; raise `steps` to train longer")
         trainer.train()
+        if trainer.stop.signal:
+            _end_stopped(trainer.stop.signal, trainer.step, world.is_main)
         if world.is_main and trainer.last_heldout:
             click.echo(f"done: {trainer.last_heldout}")
     finally:
         if trainer:
             trainer.close()
         stop_world()
+
+
+def _end_stopped(number: int, step: int, is_main: bool) -> None:
+    if is_main:
+        click.echo(f"trainer: stopped by SIGTERM at step {step}; run the same command to go on from there", err=True)
+    sys.exit(128 + number)
 
 
 @main.command()

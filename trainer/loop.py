@@ -27,6 +27,7 @@ from trainer.metrics import Interval, LogConfig, MetricsWriter, bin_values, memo
 from trainer.optim import Average, OptimizerConfig, clip_gradients, make_optimizer
 from trainer.parallel.shard import set_last_pack, spread
 from trainer.parallel.world import ParallelConfig, World
+from trainer.stop import Stop
 
 if TYPE_CHECKING:
     from trainer.data.collate import Pack
@@ -106,6 +107,8 @@ class Trainer:
         self.state = state or {}
         self.step = 0
         self.last_heldout: HeldoutLoss | None = None
+        self.stop = Stop()
+        self._saved_step: int | None = None
         self._writer: MetricsWriter | None = None
         self._peak = peak_flops(world.device)
 
@@ -118,10 +121,17 @@ class Trainer:
         state = checkpoint.read_state(folder)
         checkpoint.load(folder, self.world, model=self.model, average=self.average, optimizer=self.optimizer)
         self.source.load_state_dict(state["source"])
-        self.step = int(state["step"])
+        self.step = self._saved_step = int(state["step"])
 
     def train(self, on_step: Callable[[int], None] | None = None) -> None:
-        """Run to `config.steps`. `on_step` is called with the number of steps done."""
+        """Run to `config.steps`, or to a SIGTERM: `stop.signal` then says so, and there is a checkpoint of `step`.
+
+        `on_step` is called with the number of steps done.
+        """
+        with self.stop.listening():
+            self._run(on_step)
+
+    def _run(self, on_step: Callable[[int], None] | None) -> None:
         config = self.config
         self._open_writer()
         tally = _Tally(time.perf_counter())
@@ -130,7 +140,11 @@ class Trainer:
             tally.started = time.perf_counter()
         steps = iter(self.source) if self.step < config.steps else iter(())
         while self.step < config.steps:
+            before = self.source.state_dict()
             packs = self._next(steps, tally)
+            if self.stop.agreed(self.world):
+                self._save_at_stop(before)
+                break
             norm = self._train_step(packs, tally)
             self.step += 1
             if self.step % config.log.every == 0 or self.step == config.steps:
@@ -157,12 +171,21 @@ class Trainer:
         if last or (config.checkpoint.every and self.step % config.checkpoint.every == 0):
             self.save()
 
+    def _save_at_stop(self, source_state: dict[str, Any]) -> None:
+        """Save what is not saved yet; the packs that were asked for last are not trained on."""
+        if self.step and self._saved_step != self.step:
+            self.save(source_state)
+
     def _next(self, steps: Iterator[Sequence[Pack]], tally: _Tally) -> Sequence[Pack]:
         started = time.perf_counter()
         try:
             packs = next(steps)
         except StopIteration:
             raise UserError(f"data ended at step {self.step}, before steps = {self.config.steps}") from None
+        except RuntimeError:
+            if not self.stop.expected():  # else its processes got the signal before this one
+                raise
+            return []
         tally.data_seconds += time.perf_counter() - started
         return packs
 
@@ -286,14 +309,15 @@ class Trainer:
             bins = bin_values("heldout/loss", found.bins) | bin_values("heldout/linear", found.linear_bins)
             self._writer.write(self.step, named | bins)
 
-    def save(self) -> Path | None:
-        """Write a checkpoint of this step; all ranks call it."""
+    def save(self, source_state: dict[str, Any] | None = None) -> Path | None:
+        """Write a checkpoint of this step; all ranks call it. `source_state`: the source's, if not its present one."""
         if self.run is None:
             return None
+        self._saved_step = self.step
         return checkpoint.save(
             self.run,
             self.step,
-            {**self.state, "source": self.source.state_dict()},
+            {**self.state, "source": source_state or self.source.state_dict()},
             self.world,
             model=self.model,
             optimizer=self.optimizer,
