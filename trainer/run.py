@@ -226,10 +226,10 @@ def make_trainer(recipe: TrainRecipe, run: Path, world: World, *, resume: bool =
     resumed = checkpoint.read_state(folder) if folder else None
     parts = assemble(recipe, run, world, resumed)
     if folder:
-        space_of(read_facts(run)).require(parts.index.space, f"dataset {recipe.data.datasets[0].path}")
+        _require_same_run(recipe, run, parts)
     model = build_model(recipe, parts.model_config, world)
     if world.is_main:
-        _describe(recipe, run, parts, model, world)
+        _describe(recipe, model, world)
     names = [f.name for f in dataclasses.fields(LoopConfig)]
     values = recipes.to_values(recipe)
     later = recipes.by_phase(recipe)[1:]
@@ -254,19 +254,31 @@ def make_trainer(recipe: TrainRecipe, run: Path, world: World, *, resume: bool =
         trainer.resume(folder)
         if world.is_main:
             log.info("going on from %s%s", folder.name, _changes(resumed["recipe"], values))
+    if world.is_main:  # a run that is refused leaves them as they were: they describe its checkpoints
+        (run / RECIPE).write_text(to_toml(values), encoding="utf-8")
+        (run / FACTS).write_text(json.dumps(facts(recipe, parts), indent=1), encoding="utf-8")
     return trainer
 
 
-def _describe(recipe: TrainRecipe, run: Path, parts: Parts, model: torch.nn.Module, world: World) -> None:
-    """Log what is trained, write recipe.toml and run.json."""
+def _require_same_run(recipe: TrainRecipe, run: Path, parts: Parts) -> None:
+    """Raise UserError where the run's checkpoints are of another latent space or another model."""
+    old = read_facts(run)
+    space_of(old).require(parts.index.space, f"dataset {recipe.data.datasets[0].path}")
+    new = json.loads(json.dumps(facts(recipe, parts)["model"]))
+    if changed := _changes(old["model"], new).removeprefix("; changed: "):
+        raise UserError(
+            f"run {run}: its checkpoints do not fit this model: {changed}; restore [model], or name another output"
+        )
+
+
+def _describe(recipe: TrainRecipe, model: torch.nn.Module, world: World) -> None:
+    """Log what is trained."""
     backend = attention.resolve(recipe.model.attention, world.device, world.dtype)
     origin = recipe.model.pretrained or recipe.model.preset
     size = sum(p.numel() for p in model.parameters()) / 1e6
     dtype = str(world.dtype).removeprefix("torch.")
     where = f"{world.size} process{'es' if world.size > 1 else ''} on {world.device.type}"
     log.info("%s %s: %.1f M parameters, %s, attention %s, %s", recipe.model.name, origin, size, dtype, backend, where)
-    (run / RECIPE).write_text(to_toml(recipes.to_values(recipe)), encoding="utf-8")
-    (run / FACTS).write_text(json.dumps(facts(recipe, parts), indent=1), encoding="utf-8")
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:

@@ -222,16 +222,25 @@ def test_plan_says_how_packs_come_out(work):
         ({"extra": ["--set", "model.preset=huge"]}, ["model.preset: unknown 'huge'"]),
         ({"extra": ["--set", "model.attention=flash4"]}, ["'flash4' needs"]),
         ({"extra": ["--resume", "never"], "run": "run"}, ["has checkpoints up to step-00000004"]),
-        ({"extra": ["--set", "model.overrides.num_layers=2"], "run": "run"}, ["does not fit this model"]),
+        (
+            {"extra": ["--set", "model.overrides.num_layers=2"], "run": "run"},
+            ["do not fit this model: num_layers 1 -> 2"],
+        ),
         ({"extra": ["--set", "plan.seed=9"], "run": "run"}, ["the data, filter, budget or seed changed"]),
     ],
 )
 def test_bad_training_input(work, options, parts):
     (work / "empty").mkdir(exist_ok=True)
     extra = options.pop("extra", [])
-    before = sorted(p.name for p in (work / "run" / "checkpoints").iterdir())
+    run = work / "run"
+
+    def kept():
+        return [sorted(p.name for p in (run / "checkpoints").iterdir()), *((run / n).read_text() for n in described)]
+
+    described = ("recipe.toml", "run.json")
+    before = kept()
     refused(train(work, *extra, **{"run": "refused", **options}), *parts)
-    assert sorted(p.name for p in (work / "run" / "checkpoints").iterdir()) == before
+    assert kept() == before  # what describes the run's checkpoints too
 
 
 def test_unwritable_output(work):
