@@ -57,15 +57,15 @@ class RunOptions:
     retry_failed: bool = False
 
 
-def make_stages(recipe: Recipe, sources: Sequence[str]) -> list[Stage]:
-    """All stages of a recipe in pipeline order; raise UserError on what cannot work."""
+def make_stages(recipe: Recipe, sources: Sequence[str], output: str = "") -> list[Stage]:
+    """All stages of a recipe in pipeline order; raise UserError on what cannot work. `output` is the dataset's root."""
     clip_table = _clip_table(sources)
     spans, spans_hash = read_spans(clip_table) if clip_table else ({}, "")
     listed = tuple(spans) if clip_table else tuple(sources)
     encoder = load_encoder(recipe.embed, "cpu") if "embed" in recipe.stages else None
     clip_stages = ("analyze", *(f"score-{s.name}" for s in recipe.score), "near_duplicates", "split")
     made: dict[str, list[Stage]] = {
-        "ingest": [Ingest(config=recipe.ingest, sources=listed, clip_table=clip_table)],
+        "ingest": [Ingest(config=recipe.ingest, sources=listed, clip_table=clip_table, output=output)],
         "checksum": [Checksum()],
         "analyze": [
             Analyze(config=recipe.analyze, unit_minutes=recipe.engine.unit_minutes, spans=spans, spans_hash=spans_hash)
@@ -121,11 +121,14 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
     Raises:
         UserError: a wrong recipe, source or output; a redo that nobody asked for; too many faults.
     """
-    stages = make_stages(recipe, options.sources)
+    stages = make_stages(recipe, options.sources, output)
     chosen = selected(stages, options.only)
+    selected(stages, options.redo)  # a misspelt name is told
     check_expressions(stages)
+    dataset = Dataset(output)
+    dataset.check_place()
     _check_sources(chosen)
-    dataset = Dataset(output).create()
+    dataset.create()
     for name in options.adopt:
         adopt(dataset, selected(stages, [name])[0], stages)
     check_redo(dataset, chosen, stages, options.redo)
@@ -147,8 +150,9 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
 
 def plan(recipe: Recipe, output: str, options: RunOptions) -> list[dict[str, object]]:
     """What `run` would do, stage by stage, without writing anything."""
-    stages = make_stages(recipe, options.sources)
+    stages = make_stages(recipe, options.sources, output)
     chosen = selected(stages, options.only)
+    selected(stages, options.redo)  # a misspelt name is told
     check_expressions(stages)
     _check_sources(chosen)
     dataset = Dataset(output)

@@ -40,7 +40,8 @@ class Ingest(Stage):
 
     Attributes:
         sources: paths, globs, list files or prefixes, as given by the user.
-        only: uris to keep, when a clip table names them.
+        clip_table: the clip table that named `sources`, if one did.
+        output: the dataset's own root; what lies in it is no source, should it stand inside a source folder.
     """
 
     name = "ingest"
@@ -48,6 +49,7 @@ class Ingest(Stage):
     config: IngestConfig
     sources: tuple[str, ...]
     clip_table: str = ""
+    output: str = ""
 
     def tables(self) -> dict[str, tuple[TableSpec, dict[bytes, bytes]]]:
         return {"videos": (tables.VIDEOS, {})}
@@ -63,7 +65,9 @@ class Ingest(Stage):
         from vidpipe.media.sources import find_sidecars
 
         seen: set[str] = set()
-        for _, group in itertools.groupby(self._files(), key=lambda f: f.uri.rpartition("/")[0]):
+        for folder, group in itertools.groupby(self._files(), key=lambda f: f.uri.rpartition("/")[0]):
+            if self.output and _is_within(folder, self.output):
+                continue
             members = []
             for file in group:
                 if file.uri not in seen:
@@ -180,6 +184,13 @@ class Ingest(Stage):
             .to_arrow_table()
             .to_pylist()
         )
+
+
+def _is_within(folder: str, root: str) -> bool:
+    """Whether a folder is `root` or below it; both are paths or object store URIs."""
+    if "://" in folder or "://" in root:
+        return f"{folder.rstrip('/')}/".startswith(f"{root.rstrip('/')}/")
+    return Path(os.path.realpath(folder or ".")).is_relative_to(os.path.realpath(root))
 
 
 def _add(merged: dict[bytes, Row], row: Row) -> None:

@@ -59,8 +59,8 @@ class Dataset:
             UserError: the place cannot be written, or is a file or a folder with something else in it.
             SchemaMismatch: a dataset of another schema version.
         """
+        self.check_place()
         if self._marker() is None:
-            self._check_empty()
             marker = {"format": "vidpipe", "schema_version": SCHEMA_VERSION}
             try:
                 self.files.create(MARKER, json.dumps(marker).encode() + b"\n")
@@ -68,8 +68,9 @@ class Dataset:
                 raise UserError(f"output {self.root}: cannot be written: {error}") from None
         return self.open()
 
-    def _check_empty(self) -> None:
-        if not self.files.local:
+    def check_place(self) -> None:
+        """Raise UserError where there is something that is no dataset: a file, or a folder with other things in it."""
+        if not self.files.local or self._marker() is not None:
             return
         path = Path(self.root)
         if path.exists() and not path.is_dir():

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import UserError
+from schemas.storage import complete_options
 
 _PROBED: set[str] = set()
 
@@ -23,23 +24,6 @@ _PROBED: set[str] = set()
 def is_local(root: str) -> bool:
     """Whether `root` is a path rather than an object store's URI."""
     return "://" not in root or root.startswith("file://")
-
-
-def complete_options(root: str, options: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Lance storage options of `root`: those given, completed from AWS_* variables that Lance does not read itself."""
-    made = {key.lower(): str(value) for key, value in (options or {}).items()}
-    if not root.startswith("s3"):
-        return made
-    env = os.environ
-    endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or env.get("AWS_ENDPOINT")
-    region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
-    if endpoint:
-        made.setdefault("aws_endpoint", endpoint)
-    if region:
-        made.setdefault("aws_region", region)
-    if made.get("aws_endpoint", "").startswith("http://"):
-        made.setdefault("allow_http", "true")
-    return made
 
 
 def _fsspec_options(root: str, options: Mapping[str, str]) -> dict[str, Any]:
