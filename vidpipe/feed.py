@@ -234,16 +234,22 @@ def _decode_file(
 
 
 def _open(row: Row, config: EncodeConfig, how: FeedConfig) -> Any:
+    """A reader of the file; of the next location where one cannot be opened. Known facts save opening the last one."""
     from vidpipe.media.decode import open_video
+    from vidpipe.media.facts import VideoFacts
+
+    def opened(uri: str, facts: VideoFacts | None = None) -> Any:
+        stream, name = row["stream_index"], how.decoder
+        return open_video(uri, stream, decoder=name, device=how.device, config=config.decode, facts=facts)
 
     *others, last = row["uris"]
     for uri in others:
         try:
-            return open_video(uri, row["stream_index"], decoder=how.decoder, device=how.device, config=config.decode)
+            return opened(uri)
         except MediaError as error:
             if error.reason != "io_error":
                 raise
-    return open_video(last, row["stream_index"], decoder=how.decoder, device=how.device, config=config.decode)
+    return opened(last, VideoFacts.of(last, row.get("video_facts") or {}))
 
 
 def decode_clip(reader: Any, row: Row, bucket: Bucket, config: EncodeConfig) -> Fed:

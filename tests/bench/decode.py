@@ -6,8 +6,10 @@
 
 `gpu` gives, for each codec, frames/s of 1080p to 480x832 RGB uint8 frames resident on the device. `bare` is torchcodec
 alone, a decoder a file and thread, get_frames_in_range, frames left at 1080p and dropped; `ours` is open_video and
-frames(size_hw=...), packet index and resize included; both decode every frame of the same files in the same threads,
-taking turns within a round, and a figure is the median of the rounds. `cpu` beside it is PyAV in 16 processes.
+frames(size_hw=...), packet index and resize included, the probe's facts given, as `encode` takes them from the dataset;
+both decode every frame of the same files in the same threads, two files a thread, taking turns within a round, and a
+figure is the median of the rounds. `dali` is the same reader over DALI, one file a thread, once. `cpu` beside it is
+PyAV in 16 processes. A codec that this GPU's NVDEC lacks gets that row alone.
 
 `cpu` gives milliseconds of CPU time a frame (user and system, all threads, pinned to one core), the median of rounds
 taken by turns: `scan`, our pass to RGB of a short side; `ffmpeg`, its tool with one thread decoding and scaling to that
@@ -22,6 +24,7 @@ import argparse
 import functools
 import json
 import os
+import queue
 import resource
 import statistics
 import subprocess
@@ -86,13 +89,21 @@ def bare(path: str, device: str) -> int:
     return len(decoder)
 
 
+@functools.cache
+def facts_of(path: str) -> Any:
+    """As the dataset has them."""
+    from vidpipe.media.probe import probe
+
+    return probe(path)
+
+
 def ours(path: str, device: str, decoder: str) -> int:
     """Every frame of the file through the reader, in clips of CHUNK frames, as `encode` asks for them."""
     from vidpipe.media.decode import open_video
     from vidpipe.media.reference import ClipReference
 
-    with open_video(path, decoder=decoder, device=device) as reader:
-        facts = reader.facts
+    facts = facts_of(path)
+    with open_video(path, decoder=decoder, device=device, facts=facts) as reader:
         tick = (facts.end_pts - facts.start_pts) * CHUNK // (facts.num_packets or CHUNK)
         count = 0
         for start in range(facts.start_pts, facts.end_pts, tick):
@@ -102,42 +113,54 @@ def ours(path: str, device: str, decoder: str) -> int:
             )  # fmt: skip
             pts = reader.frame_pts(clip)
             count += len(reader.frames(clip, pts, size_hw=SIZE_HW)) if len(pts) else 0
-        expected = "pyav" if decoder == "pyav" else decoder
-        if reader.decoder_name != expected:
-            raise SystemExit(f"{path}: decoded by {reader.decoder_name}, not by {expected}")
+            if reader.decoder_name != decoder:
+                why = getattr(reader, "problem", "")
+                raise RuntimeError(f"{path}: decoded by {reader.decoder_name}, not by {decoder}: {why}")
         return count
 
 
 @functools.cache
-def stream(number: int) -> Any:
-    """A thread's CUDA stream, the same in every round: freed memory is kept a stream."""
+def idle_streams(threads: int) -> Any:
+    """CUDA streams, the same ones in every round: freed memory is kept a stream."""
     import torch
 
-    return torch.cuda.Stream()
+    streams: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for _ in range(threads):
+        streams.put(torch.cuda.Stream())
+    return streams
 
 
-def rate_threads(work: Callable[[str], int], path: str, threads: int) -> float:
-    """Frames/s of `threads` threads, each in a CUDA stream of its own, with a file each (the same one)."""
+def rate_threads(work: Callable[[str], int], path: str, threads: int, files: int) -> float:
+    """Frames/s of `threads` threads, each in a CUDA stream of its own, over `files` files (the same one)."""
     import torch
 
-    def run(number: int) -> int:
-        with torch.cuda.stream(stream(number)):
+    streams = idle_streams(threads)
+
+    def run(_: int) -> int:
+        stream = streams.get()
+        with torch.cuda.stream(stream):
             count = work(path)
-            torch.cuda.current_stream().synchronize()
+            stream.synchronize()
+        streams.put(stream)
         return count
 
     torch.cuda.synchronize()
     start = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        frames = sum(pool.map(run, range(threads)))
+        frames = sum(pool.map(run, range(files)))
     torch.cuda.synchronize()
     return frames / (time.perf_counter() - start)
 
 
-def _cpu_process(path: str) -> int:
+def _cpu_ready() -> None:
     import torch
 
+    from vidpipe.media import pyav  # noqa: F401
+
     torch.set_num_threads(1)
+
+
+def _cpu_process(path: str) -> int:
     return ours(path, "cpu", "pyav")
 
 
@@ -145,8 +168,8 @@ def rate_processes(path: str, processes: int) -> float:
     """Frames/s of PyAV, resized on the CPU, in as many processes; starting them is not counted."""
     import multiprocessing
 
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_cpu_process, [path] * processes))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _cpu_ready) as pool:
+        list(pool.map(time.sleep, [1.0] * processes))
         start = time.perf_counter()
         frames = sum(pool.map(_cpu_process, [path] * processes))
         return frames / (time.perf_counter() - start)
@@ -155,6 +178,7 @@ def rate_processes(path: str, processes: int) -> float:
 def gpu(folder: Path, threads: int, rounds: int) -> list[dict[str, Any]]:
     """Rows of the GPU table."""
     from vidpipe.media.doctor import dali_problem, nvdec_problem
+    from vidpipe.media.nvdec import engines
 
     if nvdec_problem():
         raise SystemExit(f"NVDEC cannot be used: {nvdec_problem()}")
@@ -162,20 +186,29 @@ def gpu(folder: Path, threads: int, rounds: int) -> list[dict[str, Any]]:
         "bare": lambda path: bare(path, "cuda"),
         "ours": lambda path: ours(path, "cuda", "torchcodec-cuda"),
     }
-    if not dali_problem():
-        ways["dali"] = lambda path: ours(path, "cuda", "dali")
     rows = []
     for name in CODECS:
         path = str(folder / f"{name}.mp4")
+        row: dict[str, Any] = {"codec": name, "nvdec_engines": engines(name), "threads": threads}
+        if not engines(name):
+            row["cpu_16_processes"] = round(rate_processes(path, 16))
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+            continue
         found: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(rounds + 1):
             for way, work in ways.items():
-                speed = rate_threads(work, path, threads)
+                speed = rate_threads(work, path, threads, 2 * threads if turn else threads)
                 if turn:  # the first warms up
                     found[way].append(speed)
-        row: dict[str, Any] = {"codec": name, "threads": threads}
         row |= {way: round(statistics.median(speeds)) for way, speeds in found.items()}
         row["ours_over_bare"] = round(row["ours"] / row["bare"], 3)
+        row["rounds"] = {way: [round(v) for v in speeds] for way, speeds in found.items()}
+        if not dali_problem():
+            try:
+                row["dali"] = round(rate_threads(lambda path: ours(path, "cuda", "dali"), path, threads, threads))
+            except RuntimeError as error:
+                row["dali"] = str(error)
         row["cpu_16_processes"] = round(rate_processes(path, 16))
         print(json.dumps(row), flush=True)
         rows.append(row)

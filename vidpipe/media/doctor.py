@@ -156,7 +156,10 @@ def _nvdec() -> Check:
         problem = nvdec_problem()
         if problem:
             raise RuntimeError(problem)
-        return f"torchcodec {importlib.metadata.version('torchcodec')} on {torch.cuda.get_device_name(0)}"
+        from vidpipe.media.nvdec import summary
+
+        version = importlib.metadata.version("torchcodec")
+        return f"torchcodec {version} on {torch.cuda.get_device_name(0)}: {summary()}"
 
     return _tried("nvdec", look, "on a GPU machine: pip install 'vidpipe[cuda]', with torch of the same CUDA")
 

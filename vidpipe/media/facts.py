@@ -75,7 +75,7 @@ class VideoFacts:
     @classmethod
     def of(cls, uri: str, row: Mapping[str, Any]) -> VideoFacts | None:
         """Facts that a row of `videos` holds; None where it lacks one of them."""
-        names = [field.name for field in fields(cls) if field.name != "uri"]
+        names = facts_columns()
         return cls(uri=uri, **{n: row[n] for n in names}) if all(n in row for n in names) else None
 
     def to_row(self) -> dict[str, Any]:
@@ -83,3 +83,8 @@ class VideoFacts:
         row = asdict(self)
         del row["uri"]
         return row
+
+
+def facts_columns() -> list[str]:
+    """Columns of `videos` that make up a stream's facts."""
+    return [field.name for field in fields(VideoFacts) if field.name != "uri"]

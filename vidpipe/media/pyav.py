@@ -151,7 +151,8 @@ class PyAvReader:
     def index(self) -> PacketIndex:
         """Packet index of the stream; the first call reads the file through without decoding."""
         if self._packets is None:
-            with io_errors(self._uri), open_container(self._uri, self._storage) as container:
+            stored = self.facts.container.startswith("mov")  # others' dts depend on what decoding a frame tells
+            with io_errors(self._uri), open_container(self._uri, self._storage, decode=not stored) as container:
                 stream = choose_stream(container, self._uri, self.facts.stream_index)
                 self._packets = read_index(container, stream, self.facts)
         return self._packets

@@ -1,13 +1,14 @@
 """Crop and antialiased bicubic resize, the same on CPU and GPU within 2 code values.
 
-CPU uint8 goes through torch's fixed-point kernel. A GPU multiplies by the same kernel's two weight matrices in half
-precision, since torch's own antialiased kernel there loops over all taps of each pixel in float32.
+On a CPU, uint8 goes through torch's fixed-point kernel; on a GPU through a Triton kernel of the same weights, since
+torch's own there takes float32. A GPU without Triton multiplies by two weight matrices in half precision.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from schemas.errors import UserError
@@ -15,7 +16,7 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-CHUNK_BYTES = 256 << 20
+CHUNK_BYTES = 512 << 20
 
 
 def resize_crop(
@@ -42,12 +43,21 @@ def resize_crop(
         frames_TCHW = frames_TCHW[:, :, y : y + height, x : x + width]
     if size_hw is None or tuple(size_hw) == tuple(frames_TCHW.shape[2:]):
         return frames_TCHW.contiguous()
+    if frames_TCHW.device.type == "cuda" and len(frames_TCHW) and _has_triton():
+        from vidpipe.media.resize_triton import resize_by_taps
+
+        return resize_by_taps(frames_TCHW, *size_hw)
     out = torch.empty((*frames_TCHW.shape[:2], *size_hw), dtype=torch.uint8, device=frames_TCHW.device)
-    frame_bytes = 4 * max(frames_TCHW[0].numel(), out[0].numel()) if len(out) else 1
+    frame_bytes = 8 * max(frames_TCHW[0].numel(), out[0].numel()) if len(out) else 1
     step = max(1, CHUNK_BYTES // frame_bytes)
     for start in range(0, len(out), step):
         out[start : start + step] = _resize(frames_TCHW[start : start + step], size_hw)
     return out
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _resize(frames_TCHW: torch.Tensor, size_hw: Sequence[int]) -> torch.Tensor:
@@ -71,7 +81,8 @@ def resize_by_matrices(frames_TCHW: torch.Tensor, size_hw: Sequence[int], dtype:
     height, width = frames_TCHW.shape[2:]
     columns = _weights_on(device, dtype, width, size_hw[1])
     rows = _weights_on(device, dtype, height, size_hw[0])
-    wide = (frames_TCHW.to(dtype) @ columns.T).round_().clamp_(0, 255)
+    planes = frames_TCHW.to(dtype, memory_format=torch.contiguous_format)  # torchcodec's are interleaved
+    wide = (planes @ columns.T).round_().clamp_(0, 255)
     return (rows @ wide).round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -80,14 +91,14 @@ def _weights_on(device: torch.device, dtype: torch.dtype, size: int, new_size: i
     """The weights on a device, sent there once: megabytes for each ten frames would cost more than the resize."""
     import torch
 
-    weights = _weights(size, new_size).to(dtype).to(device)
+    weights = bicubic_weights(size, new_size).to(dtype).to(device)
     if device.type == "cuda":  # other threads use them in their own streams
         torch.cuda.current_stream(device).synchronize()
     return weights
 
 
 @lru_cache(maxsize=64)
-def _weights(size: int, new_size: int) -> torch.Tensor:
+def bicubic_weights(size: int, new_size: int) -> torch.Tensor:
     """[new_size, size] float64: torch's (and PIL's) antialiased bicubic with a = -0.5, rows summing to 1."""
     import torch
 

@@ -93,7 +93,7 @@ class TorchcodecReader(PyAvReader):
                 frames_TCHW = resize_crop(frames_TCHW, clip.crop_xywh, None)
             parts.append(resize_crop(frames_TCHW, crop_xywh, size_hw))
         self.decoder_name = self.torchcodec_name
-        return torch.cat(parts), np.zeros(len(wanted), dtype=bool)
+        return parts[0] if len(parts) == 1 else torch.cat(parts), np.zeros(len(wanted), dtype=bool)
 
     def _opened(self) -> Any:
         if self._decoder is None:
@@ -117,4 +117,6 @@ class TorchcodecReader(PyAvReader):
         """Square pixels; torchcodec has rotated already."""
         from vidpipe.media.resize import resize_crop
 
-        return resize_crop(frames_TCHW, None, self.facts.geometry.display_hw)
+        display_hw = self.facts.geometry.display_hw
+        same = tuple(frames_TCHW.shape[2:]) == tuple(display_hw)
+        return frames_TCHW if same else resize_crop(frames_TCHW, None, display_hw)

@@ -16,6 +16,7 @@ from schemas.outcomes import Outcome
 from vidpipe.bucketing import Assigner, Fit, Misfit
 from vidpipe.encode import encode_clips, identity, latents_spec, table_metadata
 from vidpipe.encode_config import EncodeConfig
+from vidpipe.media.facts import facts_columns
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, with_provenance
 from vidpipe.stages.view import View
 from vidpipe.store.reconcile import KeptRows
@@ -94,7 +95,15 @@ class Encode(Stage):
     def candidates(self, view: View) -> str | None:
         if not view.clip_columns:
             return None
-        return "SELECT *, clip_id AS id FROM clip WHERE len(uris) > 0 ORDER BY video_id, start_pts"
+        selected, joined = "c.*", ""
+        if view.has("videos"):  # saves a worker probing the file again
+            names = [f for f in facts_columns() if f in view.columns["videos"]]
+            selected += ", {" + ", ".join(f"'{n}': v.\"{n}\"" for n in names) + "} AS video_facts"
+            joined = 'LEFT JOIN "cur/videos" v ON v.video_id = c.video_id '
+        return (
+            f"SELECT {selected}, c.clip_id AS id FROM clip c {joined}"
+            "WHERE len(c.uris) > 0 ORDER BY c.video_id, c.start_pts"
+        )
 
     def _answers(self, row: Row) -> list[Fit | Misfit]:
         return self._assigner(row)

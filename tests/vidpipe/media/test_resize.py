@@ -68,3 +68,13 @@ def test_gpu_is_within_two_code_values():
     for size_hw in ((96, 160), (480, 832)):
         cpu, gpu = resize_crop(given, None, size_hw), resize_crop(given.cuda(), None, size_hw).cpu()
         assert (cpu.int() - gpu.int()).abs().max() <= 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size_hw", [(96, 160), (480, 832), (271, 100)])
+def test_both_gpu_ways_agree_on_interleaved_frames(size_hw):
+    """As torchcodec gives them: channels last."""
+    given = frames(4, 270, 480).cuda().contiguous(memory_format=torch.channels_last)
+    by_taps = resize_crop(given, (3, 1, 470, 260), size_hw)
+    by_matrices = resize.resize_by_matrices(given[:, :, 1:261, 3:473], size_hw, torch.float16)
+    assert by_taps.is_contiguous() and (by_taps.int() - by_matrices.int()).abs().max() <= 2
