@@ -89,7 +89,7 @@ def clip_rows(paths: list[Path], clip_seconds: Fraction) -> list[dict[str, Any]]
                 "time_base_num": facts.time_base.numerator, "time_base_den": facts.time_base.denominator,
                 "start_seconds": float(span[0] * facts.time_base), "end_seconds": float(span[1] * facts.time_base),
                 "num_frames": round(clip_seconds * FPS), "fps": float(FPS), "width": width, "height": height,
-                "user_crop": None,
+                "user_crop": None, "video_facts": facts.to_row(),
             })  # fmt: skip
     return rows
 
