@@ -7,8 +7,9 @@ missing or damaged after a seek, the stream is decoded from its start.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from vidpipe.media.damage import Damage
 from vidpipe.media.decode import ClipFrames, FrameBatch, Glance, check_pts, scan_size
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
-from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, io_errors
+from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, io_errors, local_path
 from vidpipe.media.packets import PacketIndex, read_index
 from vidpipe.media.passes import Decoded, bytes_of, prepare, run
 from vidpipe.media.reference import ClipReference
@@ -30,6 +31,11 @@ COARSE = 1.5
 """A pass that scales down by this factor or more decodes coarsely (`passes.prepare`)."""
 FORWARD_SECONDS = 4
 """A clip that starts this little after where decoding stands is reached by decoding on, not by a seek."""
+
+
+_INDEXING = threading.BoundedSemaphore(2)
+"""Threads that read an index of a local file at once: each packet takes the interpreter's lock, so that sixteen threads
+that begin together would each have theirs only after all were read, while the decoder idles."""
 
 
 class PyAvReader:
@@ -151,11 +157,15 @@ class PyAvReader:
     def index(self) -> PacketIndex:
         """Packet index of the stream; the first call reads the file through without decoding."""
         if self._packets is None:
-            stored = self.facts.container.startswith("mov")  # others' dts depend on what decoding a frame tells
-            with io_errors(self._uri), open_container(self._uri, self._storage, decode=not stored) as container:
-                stream = choose_stream(container, self._uri, self.facts.stream_index)
-                self._packets = read_index(container, stream, self.facts)
+            with _INDEXING if local_path(self._uri) else nullcontext():
+                self._packets = self._read_index()
         return self._packets
+
+    def _read_index(self) -> PacketIndex:
+        stored = self.facts.container.startswith("mov")  # others' dts depend on what decoding a frame tells
+        with io_errors(self._uri), open_container(self._uri, self._storage, decode=not stored) as container:
+            stream = choose_stream(container, self._uri, self.facts.stream_index)
+            return read_index(container, stream, self.facts)
 
     def frames(
         self,
