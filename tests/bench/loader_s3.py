@@ -1,7 +1,7 @@
 """The loader against an object store on loopback with 50 ms median and 500 ms p99 latency: beside peers, and 8 ranks.
 
     python tests/bench/loader_s3.py peers ENVS FOLDER [--size 2] [--gb 1] [--workers 2]
-    python tests/bench/loader_s3.py ranks FOLDER [--ranks 8] [--steps 60] [--rate 574]
+    python tests/bench/loader_s3.py ranks FOLDER [--ranks 8] [--steps 60] [--rate 574] [--slow 4]
 
 `peers` writes the same latents for each loader as `loader.py` does (ENVS are its environments) and reads one shuffled
 epoch through `s3_server.py`, nothing cached; the clock runs from the first sample, when some are read ahead already:
@@ -13,7 +13,8 @@ with short clips and cached text. The training processes are threads of one: eac
 others, and sleeps as long as the step's dearest rank would compute (Wan 2.1 1.3B forward and backward, three times the
 forward FLOPs, at `--rate` TFLOP/s: 58% of an H200's 989). All ranks wait for the last, so the data wait of a step is
 the longest of any rank. `--loaders` runs those of the first ranks alone, with their share of the traffic, where the
-cores do not carry all. Packs stay where the readers put them: on a GPU machine their bytes are sent from that pinned
+cores do not carry all; `--slow` stretches latencies and steps alike, so that a machine of few cores stands for one
+of as many times more: a share of waiting stays what it would be there, or worse. Packs stay where the readers put them: on a GPU machine their bytes are sent from that pinned
 memory as they are, and cut into tokens on the GPU. Printed, a JSON line a case.
 """
 
@@ -69,10 +70,10 @@ def options(url: str) -> dict[str, str]:
     }
 
 
-def serve(folder: Path) -> tuple[subprocess.Popen[str], str]:
+def serve(folder: Path, slow: float = 1.0) -> tuple[subprocess.Popen[str], str]:
     """The server in a process of its own, and its address."""
     script = Path(__file__).with_name("s3_server.py")
-    latency = ["--median", str(MEDIAN_SECONDS), "--p99", str(P99_SECONDS)]
+    latency = ["--median", str(slow * MEDIAN_SECONDS), "--p99", str(slow * P99_SECONDS)]
     server = subprocess.Popen([sys.executable, str(script), str(folder), *latency], stdout=subprocess.PIPE, text=True)
     assert server.stdout
     return server, server.stdout.readline().strip()
@@ -236,7 +237,7 @@ def ranks(args: argparse.Namespace) -> None:
     root = Path(args.folder)
     if not (root / BUCKET / "mix").exists():
         write_mix(root / BUCKET / "mix", args.samples, args.text_tokens, args.text_dim)
-    server, url = serve(root)
+    server, url = serve(root, args.slow)
     try:
         print(json.dumps(_ranks(args, root, url)), flush=True)
     finally:
@@ -262,7 +263,11 @@ def _ranks(args: argparse.Namespace, root: Path, url: str) -> dict[str, Any]:
     def seconds_of(step: int) -> float:
         plan = planner.step(step)
         dealt = plan.deal(args.ranks)
-        return max(3 * sum(plan[n].flops for n in row if n >= 0) for row in dealt.tolist()) / (args.rate * 1e12)
+        return (
+            max(3 * sum(plan[n].flops for n in row if n >= 0) for row in dealt.tolist())
+            * args.slow
+            / (args.rate * 1e12)
+        )
 
     steps = WARM_UP_STEPS + args.steps
     computes = [seconds_of(step) for step in range(steps)]
@@ -285,6 +290,7 @@ def _ranks(args: argparse.Namespace, root: Path, url: str) -> dict[str, Any]:
         "case": "ranks",
         "ranks": args.ranks,
         "loaders": real,
+        "slow": args.slow,
         "packs_a_rank": args.packs,
         "readers_a_rank": args.readers,
         "ahead_steps": args.ahead,
@@ -324,6 +330,7 @@ def main() -> None:
     many.add_argument("--ahead", type=int, default=4, help="steps")
     many.add_argument("--budget", type=int, default=32_768, help="tokens a pack")
     many.add_argument("--rate", type=float, default=574.0, help="TFLOP/s that the model reaches")
+    many.add_argument("--slow", type=float, default=1.0, help="stretches latencies and steps")
     many.add_argument("--samples", type=int, default=4000)
     many.add_argument("--text-tokens", type=int, default=64)
     many.add_argument("--text-dim", type=int, default=4096)

@@ -1,10 +1,10 @@
 """What no planner can beat: proven bounds on fill and on balance.
 
 All rest on the linear-programming relaxation of packing (Gilmore and Gomory, 1961), solved by generating columns, and
-on Farley's bound, which holds wherever that is stopped. Fill: the fewest packs that hold the samples. Balance: a pack
-that holds a long sample costs at least that sample and, since packs are full but for the slack that they share, the
-cheapest tokens beside it; if no pack may cost more than some cap, then more packs are needed, and when that is more
-than there are, some pack costs more.
+on Farley's bound, which holds wherever that is stopped. Fill: the fewest packs that hold the samples. Balance: the
+packs that hold the long samples are full but for the slack that all share, so beside the long samples they cost at
+least the cheapest of the others that fill them, and one costs at least the mean of that; if no pack may cost more than
+some cap, then more packs are needed, and when that is more than there are, some pack costs more.
 """
 
 from __future__ import annotations
@@ -75,7 +75,35 @@ def sum_bound(classes: Classes, counts: np.ndarray, num_packs: int, num_ranks: i
         ranks = -(-holders // max(1, each))
         filler = max(0.0, each * classes.budget - slack / ranks - length)
         least = max(least, cost + filler * cheapest)
+    if num_packs == each * num_ranks:
+        least = max(least, _shared_bound(classes, counts, num_ranks, each, slack))
     return float(least / (total / num_ranks))
+
+
+def _shared_bound(classes: Classes, counts: np.ndarray, num_ranks: int, each: int, slack: float) -> float:
+    """Greatest, over lengths, of the least mean cost of the ranks that hold all samples as long, `each` packs a rank.
+
+    However many ranks those are, their packs are full but for the slack, with what the shorter samples have to offer:
+    the cheapest tokens first, each sample once.
+    """
+    present = np.flatnonzero(counts)
+    order = present[np.argsort(-classes.lengths[present], kind="stable")]
+    lengths, costs = classes.lengths[order].astype(np.float64), classes.costs[order].astype(np.float64)
+    held = counts[order].astype(np.float64)
+    least = 0.0
+    for i in range(1, len(order)):
+        longs, tokens, cost = held[:i].sum(), held[:i] @ lengths[:i], held[:i] @ costs[:i]
+        most = each * (classes.budget // int(lengths[i - 1]))
+        ranks = np.arange(-(-longs // most), min(longs, num_ranks) + 1)
+        cheap = np.argsort(costs[i:] / lengths[i:], kind="stable") + i
+        offered = np.append(0.0, np.cumsum((held * lengths)[cheap]))
+        paid = np.append(0.0, np.cumsum((held * costs)[cheap]))
+        room = np.maximum(ranks * each * classes.budget - slack - tokens, 0.0)
+        possible = (room <= offered[-1] + 1e-6) & (tokens <= ranks * each * classes.budget)
+        if possible.any():
+            means = (cost + np.interp(room[possible], offered, paid)) / ranks[possible]
+            least = max(least, float(means.min()))
+    return least
 
 
 def lockstep_bound(
@@ -93,7 +121,9 @@ def lockstep_bound(
     cheapest = (costs / lengths).min()
     least, maxima = total, 0.0
     for slot in range(-(-num_packs // num_ranks)):
-        needed = cap_bound(classes, counts, num_packs) * total / num_packs if slot == 0 and tight else 0.0
+        needed = _shared_bound(classes, counts, num_packs, 1, slack) if slot == 0 else 0.0
+        if slot == 0 and tight:
+            needed = max(needed, cap_bound(classes, counts, num_packs) * total / num_packs)
         for length, cost, holders in _holders(classes, lengths, costs, counts):
             if (beyond := holders - slot * num_ranks) > 0:
                 filler = max(0.0, classes.budget - length - slack / beyond)

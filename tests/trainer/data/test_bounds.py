@@ -78,6 +78,16 @@ def test_one_long_sample_bounds_one_pack_a_rank():
     assert lockstep_bound(classes, counts, 4, 1) == 1
 
 
+def test_what_fills_up_beside_long_samples_is_there_once():
+    # three full packs: 70 + 15 + 15, 70 + 30, 50 + 50; the two of 70 share the 15s, which are cheapest, and the 30
+    classes = classes_of([15, 30, 50, 70], 100)
+    counts = np.array([2, 1, 2, 2])
+    long_ones = (2 * classes.costs[3] + 2 * classes.costs[0] + classes.costs[1]) / 2
+    expected = long_ones * 3 / (counts @ classes.costs)
+    assert lockstep_bound(classes, counts, 3, 3) == pytest.approx(expected)
+    assert sum_bound(classes, counts, 3, 3) == pytest.approx(expected)
+
+
 @given(lengths=st.lists(st.integers(10, 100), min_size=1, max_size=5, unique=True), seed=st.integers(0, 50))
 @settings(max_examples=15, deadline=None)
 def test_no_pack_cost_beats_the_cap(lengths, seed):

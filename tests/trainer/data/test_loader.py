@@ -123,7 +123,7 @@ def test_packs_may_be_kept(index, planner):
 def test_stop_and_go_on_at_other_world_sizes_and_readers(index, planner, make_planner):
     expected = [identity(step) for step in take(PackLoader(index, planner), 12)]
     found, state = [], None
-    for world_size, readers, steps in ((1, 0, 3), (2, 0, 4), (4, 0, 2), (3, 0, 3)):
+    for world_size, readers, steps in ((1, 2, 3), (2, 1, 4), (4, 0, 2), (3, 1, 3)):
         loaders = [
             PackLoader(index, make_planner(index), rank=r, world_size=world_size, num_readers=readers)
             for r in range(world_size)
