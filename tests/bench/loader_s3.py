@@ -13,8 +13,8 @@ with short clips and cached text. The training processes are threads of one: eac
 others, and sleeps as long as the step's dearest rank would compute (Wan 2.1 1.3B forward and backward, three times the
 forward FLOPs, at `--rate` TFLOP/s: 58% of an H200's 989). All ranks wait for the last, so the data wait of a step is
 the longest of any rank. `--loaders` runs those of the first ranks alone, with their share of the traffic, where the
-cores do not carry all; `--slow` stretches latencies and steps alike, so that a machine of few cores stands for one
-of as many times more: a share of waiting stays what it would be there, or worse. Packs stay where the readers put them: on a GPU machine their bytes are sent from that pinned
+cores do not carry all; `--slow` stretches latencies and steps alike, so that a machine of few cores stands for one of
+as many times more. Packs stay where the readers put them: on a GPU machine their bytes are sent from that pinned
 memory as they are, and cut into tokens on the GPU. Printed, a JSON line a case.
 """
 
