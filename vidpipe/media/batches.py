@@ -35,8 +35,12 @@ class Pictures(Protocol):
 class AllFrames:
     """Every frame, converted to one size."""
 
-    def __init__(self, facts: VideoFacts, stored_hw: tuple[int, int], size: int) -> None:
-        self._geometry, self._shape = facts.geometry, (size, *stored_hw, 3)
+    def __init__(self, facts: VideoFacts, stored_hw: tuple[int, int], size: int, *, full: bool = False) -> None:
+        """Take the stored height and width; `full` makes the displayed pixels those that `frames` gives, to the bit."""
+        self._geometry, self._squared = facts.geometry, full and facts.geometry.sar != (1, 1)
+        if self._squared:
+            stored_hw = facts.geometry.coded_hw
+        self._shape = (size, *stored_hw, 3)
         self._converter = Converter(stored_hw, facts.color_transfer if facts.hdr else None, facts.color_primaries)
 
     def start(self) -> None:
@@ -47,7 +51,16 @@ class AllFrames:
         self._count += 1
 
     def fields(self) -> dict[str, Any]:
-        return {"frames_THWC": self._geometry.orient(self._pixels[: self._count])}
+        frames_THWC = self._geometry.orient(self._pixels[: self._count])
+        return {"frames_THWC": self._square(frames_THWC) if self._squared else frames_THWC}
+
+    def _square(self, frames_THWC: np.ndarray) -> np.ndarray:
+        import torch
+
+        from vidpipe.media.resize import resize_crop
+
+        frames_TCHW = torch.from_numpy(np.ascontiguousarray(frames_THWC)).permute(0, 3, 1, 2)
+        return resize_crop(frames_TCHW, None, self._geometry.display_hw).permute(0, 2, 3, 1).contiguous().numpy()
 
 
 class GlancedFrames:

@@ -87,7 +87,8 @@ class PyAvReader:
         facts = self.facts
         stored_hw = facts.geometry.before_rotation(scan_size(facts, size_hw, max_short_side))
         batch_size = max(1, min(batch_size, BATCH_BYTES // (3 * stored_hw[0] * stored_hw[1])))
-        pictures: Pictures = AllFrames(facts, stored_hw, batch_size)
+        full = size_hw is None and max_short_side is None
+        pictures: Pictures = AllFrames(facts, stored_hw, batch_size, full=full)
         if glance is not None:
             pictures = GlancedFrames(facts, stored_hw, glance, batch_size)
         coarse = facts.coded_height >= COARSE * stored_hw[0]

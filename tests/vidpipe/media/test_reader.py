@@ -325,7 +325,8 @@ def test_pixel_aspect_stretches_the_width(decoder, tmp_path, footage):
         clip = clip_of(reader, intact=True)
         exact = reader.frames(clip, reader.frame_pts(clip)).frames_TCHW.permute(0, 2, 3, 1).numpy()
     assert batch.frames_THWC.shape == exact.shape == (3, 64, 144, 3)
-    assert numbers_of(exact, footage) == numbers_of(batch.frames_THWC, footage) == [0, 1, 2]
+    assert numbers_of(exact, footage) == [0, 1, 2]
+    assert np.array_equal(exact, batch.frames_THWC), "a pass at full size gives the same pixels"
 
 
 def woven(footage, count: int) -> list[np.ndarray]:

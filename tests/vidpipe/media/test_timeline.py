@@ -36,6 +36,11 @@ def test_a_clock_that_was_reset_goes_on():
     assert times([90_000, 90_040, 0, 40]) == [90_000, 90_040, 90_080, 90_120]
 
 
+def test_short_parts_that_were_put_one_after_another_go_on():
+    assert times([0, 40, 3_000, 3_040, 0, 40, 80], "mpegts") == [0, 40, 3_000, 3_040, 3_080, 3_120, 3_160]
+    assert times([2_000, 2_040, 0, 2_080]) == [2_000, 2_040, 2_041, 2_080], "no clock jumps here: one bad time"
+
+
 def test_a_jump_ahead_is_kept_but_in_transport_streams():
     assert times([0, 40, 3_600_000]) == [0, 40, 3_600_000]
     assert times([0, 40, 3_600_000, 3_600_040], "mpegts") == [0, 40, 80, 120]
