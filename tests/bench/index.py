@@ -4,8 +4,8 @@
 
 Writes clips with a score, a caption a clip, distinct texts, and one latent table of the smallest latents that there are
 (128 bytes: the index reads no payload, so their size does not matter), unless FOLDER holds them already. About 27 GB
-and six minutes of writing at 10^8 rows. Then builds the index in a process of its own under a filter that keeps `--kept`.
-Printed: one JSON line.
+and six minutes of writing at 10^8 rows. Then builds the index in a process of its own under a filter that keeps
+`--kept`. Printed: one JSON line.
 """
 
 from __future__ import annotations
