@@ -1,7 +1,8 @@
 """Checking a dataset against itself: payload checksums, keys, outcomes, references between tables.
 
 Lance has no checksums of its own and does not notice a payload file that was cut, changed or lost, so every payload is
-read and its crc32 compared. What cannot be read right is written to `quarantine.jsonl`, which readers leave out.
+read and its crc32 compared; values that are not finite are told too. What cannot be trained on is written to
+`quarantine.jsonl`, which readers leave out.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from schemas.layout import QUARANTINE, outcomes_name
+from schemas import conditioning, latent_spaces
+from schemas.layout import QUARANTINE, TEXT_ENCODER_KEY, outcomes_name
 from vidpipe.store.create import KEY_KEY
 from vidpipe.store.dataset import SENTINEL, Dataset
 from vidpipe.store.lease import registered
@@ -172,22 +175,38 @@ def check_fragment(job: tuple[Dataset, str, int, int]) -> tuple[list[Quarantined
     table = dataset.table(name, version)
     fragment = table.get_fragment(number)
     assert fragment is not None
-    key = (table.schema.metadata or {})[KEY_KEY].decode()
+    key, dtypes = _key(table), _dtypes(table)
     bad: list[Quarantined] = []
     num = size = 0
     for column in blob_columns(table):
-        scanner = fragment.scanner(columns=[key, f"{column}_crc32", column], filter=SENTINEL, with_row_id=True)
-        rows: Any = scanner.to_table()
+        columns = [*([key] if key else []), f"{column}_crc32", column]
+        rows: Any = fragment.scanner(columns=columns, filter=SENTINEL, with_row_id=True).to_table()
         for start, end in _groups(rows[column]):
             part = rows.slice(start, end - start)
             for row_id, row_key, crc, data in _read(table, column, part, key):
                 num += 1
                 size += len(data) if isinstance(data, bytes) else 0
-                reason = _reason(data, crc)
+                reason = _reason(data, crc, dtypes.get(column, ""))
                 if reason:
                     text = f"{column}: {reason}"
                     bad.append(Quarantined(table=name, version=version, row_id=row_id, key=row_key.hex(), reason=text))
     return bad, num, size
+
+
+def _key(table: lance.LanceDataset) -> str:
+    """Key column; empty for a table that does not name one, which other tools may have written."""
+    return (table.schema.metadata or {}).get(KEY_KEY, b"").decode()
+
+
+def _dtypes(table: lance.LanceDataset) -> dict[str, str]:
+    """What the payload columns hold, as far as the table's metadata says."""
+    metadata = table.schema.metadata or {}
+    found = {c.column: c.dtype for c in conditioning.from_metadata(metadata)}
+    if latent_spaces.METADATA_KEY in metadata:
+        found["latent"] = json.loads(metadata[latent_spaces.METADATA_KEY])["dtype"]
+    if TEXT_ENCODER_KEY in metadata:
+        found["embedding"] = json.loads(metadata[TEXT_ENCODER_KEY])["dtype"]
+    return found
 
 
 def _groups(descriptors: Any) -> Iterator[tuple[int, int]]:
@@ -206,7 +225,8 @@ def _groups(descriptors: Any) -> Iterator[tuple[int, int]]:
 def _read(table: lance.LanceDataset, column: str, rows: Any, key: str) -> Iterator[tuple[int, bytes, int, Any]]:
     """Row id, key, checksum and payload, or the error that reading it raised."""
     row_ids = rows["_rowid"].to_pylist()
-    described = zip(row_ids, rows[key].to_pylist(), rows[f"{column}_crc32"].to_pylist())
+    keys = rows[key].to_pylist() if key else [b""] * len(row_ids)
+    described = zip(row_ids, keys, rows[f"{column}_crc32"].to_pylist())
     try:
         payloads: list[Any] = [data for _, data in table.read_blobs(column, ids=row_ids, preserve_order=True)]
     except (OSError, ValueError):  # one of them is bad: find out which
@@ -223,11 +243,23 @@ def _read_one(table: lance.LanceDataset, column: str, row_id: int) -> bytes | Ex
     return data if data is not None else ValueError("null")
 
 
-def _reason(data: bytes | Exception, crc: int) -> str:
+def _reason(data: bytes | Exception, crc: int, dtype: str) -> str:
     if isinstance(data, Exception):
         return f"cannot be read: {str(data).splitlines()[0][:200]}"
     found = zlib.crc32(data)
-    return "" if found == crc else f"crc32 is {found:08x}, expected {crc:08x}"
+    if found != crc:
+        return f"crc32 is {found:08x}, expected {crc:08x}"
+    return "" if _is_finite(data, dtype) else "values that are not finite"
+
+
+def _is_finite(data: bytes, dtype: str) -> bool:
+    """Whether no value is infinite or not a number; of what is no such array, nothing is said."""
+    if dtype not in ("bfloat16", "float16", "float32") or len(data) % (4 if dtype == "float32" else 2):
+        return True
+    if dtype == "float32":
+        return bool(np.isfinite(np.frombuffer(data, "<f4")).all())
+    exponent = 0x7F80 if dtype == "bfloat16" else 0x7C00
+    return not bool((np.frombuffer(data, "<u2") & exponent == exponent).any())
 
 
 # ---- rows
@@ -253,7 +285,9 @@ def _examples(con: Any, sql: str) -> tuple[int, str]:
 
 
 def _duplicates(dataset: Dataset, name: str) -> Iterator[Problem]:
-    key = (dataset.table(name).schema.metadata or {})[KEY_KEY].decode()
+    key = _key(dataset.table(name))
+    if not key:
+        return
     columns = f"{key}, item, fingerprint" if name.startswith("outcomes/") else f"{key}, fingerprint"
     con = _connection(dataset, t=name)
     count, shown = _examples(con, f"SELECT {key} FROM t GROUP BY {columns} HAVING count(*) > 1")

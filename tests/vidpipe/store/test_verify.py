@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import zlib
 from pathlib import Path
 
+import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from schemas.columns import SCHEMA_VERSION, VERSION_KEY
+from schemas.latent_spaces import METADATA_KEY, LatentSpace
 from schemas.layout import outcomes_name
-from schemas.tables import CLIPS, OUTCOMES, VIDEOS
+from schemas.tables import CLIPS, LATENTS, OUTCOMES, VIDEOS
 from vidpipe.store.commit import Committer, StagedUnit
+from vidpipe.store.dataset import Dataset
 from vidpipe.store.fence import RowKeys, fenced
 from vidpipe.store.lease import Lease
 from vidpipe.store.verify import Quarantined, read_quarantine, verify, write_quarantine
 from vidpipe.store.write import write_fragments
 
 NAME = outcomes_name("encode")
+SPACE = LatentSpace(
+    name="toy", vae="dct", revision="1", channels=1, stride_t=1, stride_h=8, stride_w=8, mean=(0.0,), std=(1.0,)
+)
 
 
 def clip_rows(rows, numbers):
@@ -80,6 +90,44 @@ def test_changed_and_cut_payload_is_found_and_quarantined(worked, rows, processe
     keys = table.scanner(columns=["latent_id"], with_row_id=True, filter=f"_rowid IN ({ids[0]}, {ids[2]})").to_table()
     assert keys["latent_id"].to_pylist() == [rows.id(3), rows.id(29)]
     assert {row.version for row in found.quarantined} == {table.version}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_values_that_are_not_finite_are_quarantined_though_their_checksum_is_right(tmp_path, rows, dtype):
+    """As the trainer lists them: a verification must not make the next run train on them."""
+    made = Dataset(tmp_path / "other").create()
+    made.ensure(rows.table, LATENTS, {METADATA_KEY: dataclasses.replace(SPACE, dtype=dtype).to_json().encode()})
+    values = np.ones((4, 6), np.float32)
+    values[1, 2], values[3, 5] = np.nan, -np.inf
+    words = values.view(np.uint32) if dtype == "float32" else (values.view(np.uint32) >> 16).astype(np.uint16)
+    payloads = [row.tobytes() for row in words]
+    table = rows.latents("u", range(4))
+    crcs = pa.array([zlib.crc32(p) for p in payloads], pa.uint32())
+    table = table.set_column(table.schema.get_field_index("latent"), "latent", pa.array(payloads, pa.large_binary()))
+    table = table.set_column(table.schema.get_field_index("latent_crc32"), "latent_crc32", crcs)
+    add(made, rows.table, table)
+    found = verify(made, processes=1)
+    assert [(row.key, row.reason) for row in found.quarantined] == [
+        (rows.id(n).hex(), "latent: values that are not finite") for n in (1, 3)
+    ]
+
+
+def test_a_table_of_another_tool_is_checked_as_far_as_it_tells(dataset, rows):
+    """No key is named: payloads are still read, and nothing is said of keys."""
+    name = "latents/other/1x8x8"
+    columns = {
+        "unit_id": pa.array(["u"]),
+        "latent_crc32": pa.array([7], pa.uint32()),
+        "latent": lance.blob_array([b"x"]),
+    }
+    fields = [pa.field(n, column.type) for n, column in columns.items()]
+    schema = pa.schema(fields, metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
+    table = pa.Table.from_arrays(list(columns.values()), schema=schema)
+    lance.write_dataset(table, dataset.uri(name), data_storage_version="2.2", enable_stable_row_ids=True)
+    found = verify(dataset, [name], processes=1)
+    assert [(row.key, row.reason) for row in found.quarantined] == [
+        ("", "latent: crc32 is 8cdc1683, expected 00000007")
+    ]
 
 
 def test_a_lost_payload_file_is_found(worked, rows):
