@@ -129,7 +129,13 @@ def _local(path: str) -> Iterator[SourceFile]:
         return  # gone since it was listed, or a dangling link
     if stat.S_ISREG(status.st_mode):
         etag = f"{status.st_size}-{status.st_mtime_ns}"
-        yield SourceFile(uri=path, size_bytes=status.st_size, etag=etag, kind_hint=kind_hint(path))
+        yield SourceFile(uri=_as_text(path), size_bytes=status.st_size, etag=etag, kind_hint=kind_hint(path))
+
+
+def _as_text(path: str) -> str:
+    r"""The path, with bytes that are no UTF-8 as `\xff`: no table can hold them. Opening such a file then fails, and
+    its outcome shows the name."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _walk(folder: str, recursive: bool) -> Iterator[SourceFile]:

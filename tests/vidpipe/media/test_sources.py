@@ -220,3 +220,11 @@ def test_clip_table_of_another_kind_is_refused(tmp_path):
     (tmp_path / "t.xlsx").write_bytes(b"x")
     with pytest.raises(UserError, match=r"expected \.csv"):
         read_clip_table(str(tmp_path / "t.xlsx"))
+
+
+def test_a_name_that_is_no_utf8_is_listed_as_text(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    with open(os.fsencode(tmp_path) + b"/b\xff.mp4", "wb") as file:
+        file.write(b"x")
+    names = [f.uri.rpartition("/")[2] for f in list_sources(str(tmp_path))]
+    assert names == ["a.mp4", r"b\xff.mp4"] and all(name.encode() for name in names)
