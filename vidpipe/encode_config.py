@@ -52,7 +52,7 @@ class EncodeConfig:
     buckets: tuple[str, ...] = ()
     bucket_set: BucketSet | None = None
     patch: tuple[int, ...] = (1, 2, 2)
-    fps: str = "16"
+    fps: str | int | float = "16"
     resolutions: Literal["one", "each"] = "one"
     max_upscale: float = 1.0
     max_cropped: float = 0.5
@@ -66,7 +66,8 @@ class EncodeConfig:
     batch_frames: int = 0
 
     def __post_init__(self) -> None:
-        parse_fps(self.fps)
+        object.__setattr__(self, "fps", str(self.fps))  # 16 is written without quotes, too
+        parse_fps(str(self.fps))
         wanted(self.conditioning, self.for_model)
         if self.buckets and self.bucket_set:
             raise UserError("encode: give buckets or bucket_set, not both")
@@ -85,7 +86,7 @@ class EncodeConfig:
     @property
     def rate(self) -> Fraction | None:
         """`fps` as a fraction; None for native."""
-        return parse_fps(self.fps)
+        return parse_fps(str(self.fps))
 
     @property
     def limits(self) -> Limits:

@@ -58,6 +58,12 @@ def test_unknown_keys_name_the_nearest():
         build(EncodeConfig, {"max_upscal": 2.0})
 
 
+def test_a_rate_needs_no_quotes():
+    for value, text in ((16, "16/1"), (23.976, "2997/125"), ("30000/1001", "30000/1001")):
+        assert build(EncodeConfig, {"fps": value}).fps_text == text
+    assert build(EncodeConfig, {"fps": 16}).identity() == build(EncodeConfig, {"fps": "16"}).identity()
+
+
 def test_rates():
     assert EncodeConfig(fps="30000/1001").rate == Fraction(30000, 1001)
     assert EncodeConfig(fps="native").rate is None
