@@ -420,7 +420,7 @@ def read_energon(folder: Path, size_mb: float, count: int, workers: int) -> Iter
 
     worker_config = WorkerConfig(rank=0, world_size=1, num_workers=workers)
     data = get_train_dataset(
-        folder,
+        os.environ.get("BENCH_MSC") or folder,
         batch_size=1,
         shuffle_buffer_size=100,
         max_samples_per_sequence=100,

@@ -6,8 +6,7 @@
 `peers` writes the same latents for each loader as `loader.py` does (ENVS are its environments) and reads one shuffled
 epoch through `s3_server.py`, nothing cached; the clock runs from the first sample, when some are read ahead already:
 the rate of the second half leaves that out. A figure is the median of the rounds, in which the loaders take turns;
-`same_bytes` says whether a loader's samples add up to what ours do. Megatron-Energon is not among them:
-it reads object stores through a client of its own that this server does not speak to.
+`same_bytes` says whether a loader's samples add up to what ours do.
 
 `ranks` runs the loader of every rank, its readers and planner in processes of their own, on images of 256 to 1,024 px
 with short clips and cached text. The training processes are threads of one: each takes its packs, waits for the
@@ -39,7 +38,7 @@ from typing import Any
 BUCKET = "bucket"
 AHEAD_STEPS = 16
 MEDIAN_SECONDS, P99_SECONDS = 0.05, 0.5
-PEERS = ("ours", "webdataset", "streaming", "litdata")
+PEERS = ("ours", "webdataset", "streaming", "litdata", "energon")
 WARM_UP_STEPS = 4
 MIX = {
     "1x256x256": 0.3, "1x512x512": 0.3, "1x768x768": 0.15, "1x1024x1024": 0.1, "1x832x480": 0.15, "1x640x368": 0.1,
@@ -139,9 +138,21 @@ def _peer(
     place, folder = f"s3://{BUCKET}/{form}", f"{url}/{BUCKET}/{form}"
     keys = {"BENCH_ROOT": place, "BENCH_S3": place, "BENCH_URL": folder}
     keys |= {"BENCH_CACHE": str(root / "index"), "HOME": str(root / "home")}
+    if name == "energon":  # it reads object stores by NVIDIA's Multi-Storage Client
+        (root / "msc.json").write_text(json.dumps({"profiles": {"bench": _msc_profile(url)}}))
+        keys |= {"BENCH_MSC": f"msc://bench/{form}", "MSC_CONFIG": str(root / "msc.json")}
     for cache in (root / BUCKET / f"{form}-cache", root / "home", root / "index"):
         shutil.rmtree(cache, ignore_errors=True)
     return _read(loader, envs, root, name, size, count, workers, keys | options(url))
+
+
+def _msc_profile(url: str) -> dict[str, Any]:
+    storage = {"base_path": BUCKET, "endpoint_url": url, "region_name": "us-east-1"}
+    keys = {"access_key": "a", "secret_key": "b"}
+    return {
+        "storage_provider": {"type": "s3", "options": storage},
+        "credentials_provider": {"type": "S3Credentials", "options": keys},
+    }
 
 
 def _median(cases: list[dict[str, Any]], right: int | None) -> dict[str, Any]:
