@@ -42,17 +42,13 @@ def in_sandbox(
 
 
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Children started here ignore Ctrl-C: only the coordinator answers it, and stops them in order."""
-    try:
-        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread
-        yield
-        return
+def _interrupts_later() -> Iterator[None]:
+    """Children started here never see Ctrl-C: only the coordinator answers it, once this is left, and stops them."""
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which threads and children inherit
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, old)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 class DaskExecutor:
@@ -72,10 +68,15 @@ class DaskExecutor:
         if scheduler:
             self._client = self._connect(scheduler)
         else:
-            with _interrupts_ignored():
-                self._cluster = _local_cluster(workers, gpus)
-                self._client = Client(self._cluster)
-                self._client.wait_for_workers(workers + len(gpus), timeout=START_SECONDS)
+            try:
+                with _interrupts_later():
+                    self._cluster = _local_cluster(workers, gpus)
+                    self._client = Client(self._cluster)
+                    self._client.wait_for_workers(workers + len(gpus), timeout=START_SECONDS)
+            except BaseException:  # Ctrl-C while it started
+                if self._cluster is not None:
+                    self._cluster.close(timeout=10)
+                raise
         self._done: queue.SimpleQueue[tuple[Ticket, Future]] = queue.SimpleQueue()
         self._running: dict[Ticket, Future] = {}
         self._workers = workers + len(gpus)
