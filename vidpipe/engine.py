@@ -21,6 +21,7 @@ from schemas import expressions, ids, layout, tables
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from vidpipe.executor import Done, Executor, Ticket
+from vidpipe.interrupts import Interrupts
 from vidpipe.redo import accepted_fingerprints
 from vidpipe.sandbox import UnitLost, UnitTimeout
 from vidpipe.sections import EngineConfig
@@ -149,20 +150,24 @@ class Engine:
             UserError: a wrong configuration, or too many failures that may be ours.
             LeaseHeld, LeaseLost: another coordinator has a stage.
         """
-        try:
-            for run in self.runs.values():
-                self._open_stage(run)
-            while not all(run.complete for run in self.runs.values()):
-                self._turn()
-        except KeyboardInterrupt:
-            self._commit_finished()
-            raise
-        finally:
-            for run in self.runs.values():
-                if run.view is not None:
-                    run.view.close()
-                if run.lease is not None:
-                    run.lease.release()
+        with Interrupts() as interrupts:
+            try:
+                for run in self.runs.values():
+                    interrupts.check()
+                    self._open_stage(run)
+                while not all(run.complete for run in self.runs.values()):
+                    interrupts.check()
+                    self._turn()
+            except KeyboardInterrupt:
+                self.display.log("stopping; Ctrl-C again stops at once")
+                self._commit_finished()
+                raise
+            finally:
+                for run in self.runs.values():
+                    if run.view is not None:
+                        run.view.close()
+                    if run.lease is not None:
+                        run.lease.release()
         return {name: run.counts for name, run in self.runs.items()}
 
     def _open_stage(self, run: StageRun) -> None:

@@ -42,13 +42,13 @@ def in_sandbox(
 
 
 @contextlib.contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Children started here never see Ctrl-C: only the coordinator answers it, once this is left, and stops them."""
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which threads and children inherit
+def _children_without_interrupts() -> Iterator[None]:
+    """Children started here never see Ctrl-C: only the coordinator answers it, and stops them in order."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which new threads and children inherit
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 class DaskExecutor:
@@ -69,7 +69,7 @@ class DaskExecutor:
             self._client = self._connect(scheduler)
         else:
             try:
-                with _interrupts_later():
+                with _children_without_interrupts():
                     self._cluster = _local_cluster(workers, gpus)
                     self._client = Client(self._cluster)
                     self._client.wait_for_workers(workers + len(gpus), timeout=START_SECONDS)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import time
 
 import pytest
 
 from schemas.errors import UserError
 from vidpipe.executor import Done
-from vidpipe.graph import DaskExecutor, _interrupts_later
+from vidpipe.graph import DaskExecutor
 from vidpipe.sandbox import UnitCrashed, UnitTimeout
 
 LIMITS = {"deadline_seconds": 30.0, "row_deadline_seconds": 30.0}
@@ -103,12 +102,3 @@ def test_a_worker_a_gpu_and_cpu_tasks_elsewhere() -> None:
 def pause_and_tell() -> str:
     time.sleep(3)  # so that the other task goes to the other worker
     return visible()
-
-
-def test_an_interrupt_while_workers_start_is_not_lost():
-    started = False
-    with pytest.raises(KeyboardInterrupt), _interrupts_later():
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)
-        started = True
-    assert started
