@@ -4,14 +4,16 @@
     clip.json       "text", or {"caption" | "text" | "captions": text or list, "language": "en"}
     captions.jsonl  a line a file: {"file" | "uri" | "path" | "video": name, "caption" | "text" | "captions": ...};
                     a name is matched whole, or by its last part
-A caption describes the whole file, so every clip of it gets it, unless an entry of `captions` is an object with
-`start` and `end` seconds: then it goes to the clips that lie in that span by more than half.
+In a tar, members beside the video's are read alike. A caption describes the whole file, so every clip of it gets it,
+unless an entry of `captions` is an object with `start` and `end` seconds: then it goes to the clips that lie in that
+span by more than half.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,7 +21,7 @@ from typing import Any
 
 from vidpipe.captioners.base import Answer, Caption, Captioner, CaptionRequest, Row
 from vidpipe.media.errors import MediaError
-from vidpipe.media.files import open_bytes, protocol_of
+from vidpipe.media.files import MEMBER, is_archive, open_bytes, protocol_of, read_members, split_member
 
 TEXT_KEYS = ("caption", "text", "captions")
 NAME_KEYS = ("file", "uri", "path", "video")
@@ -77,10 +79,9 @@ class Sidecar(Captioner):
         return list(distinct.values())
 
     def _beside(self, uri: str) -> Iterator[_Found]:
-        folder, separator, name = uri.rpartition("/")
+        prefix, name = _prefix_and_name(uri)
         stem = PurePosixPath(name).stem
-        present = names_in(folder) if separator else names_in(".")
-        prefix = folder + separator
+        present = names_in(prefix)
         for suffix in self.config.suffixes:
             for candidate in (stem + suffix, name + suffix):
                 if candidate in present:
@@ -92,21 +93,42 @@ class Sidecar(Captioner):
                     yield from entries.get(uri) or entries.get(name, ())
 
 
+def _prefix_and_name(uri: str) -> tuple[str, str]:
+    """What comes before a file's own name, and that name: `a/b/`, `clip.mp4`; `a.tar::`, `clip.mp4`."""
+    archive, member = split_member(uri)
+    folder, separator, name = (uri if member is None else member).rpartition("/")
+    return ("" if member is None else archive + MEMBER) + folder + separator, name
+
+
 @functools.lru_cache(maxsize=256)
-def names_in(folder: str) -> frozenset[str]:
-    """Names of the text and JSON files of a folder, on a disk or an object store."""
+def names_in(prefix: str) -> frozenset[str]:
+    """Names of the text and JSON files of a folder: on a disk, in an object store or in a tar."""
     suffixes = (".txt", ".json", ".jsonl")
-    if protocol_of(folder) is None:
+    archive, separator, folder = prefix.partition(MEMBER)
+    if separator and is_archive(archive):
+        parts = [name.rpartition("/") for name in members_of(archive)]
+        names = [name for parent, slash, name in parts if parent + slash == folder]
+    elif protocol_of(prefix) is None:
         try:
-            names = [entry.name for entry in Path(folder or "/").iterdir()]
+            names = [entry.name for entry in Path(prefix or ".").iterdir()]
         except OSError:
             return frozenset()
     else:
         import fsspec
 
-        filesystem, path = fsspec.core.url_to_fs(folder)
+        filesystem, path = fsspec.core.url_to_fs(prefix)
         names = [PurePosixPath(str(found)).name for found in filesystem.ls(path, detail=False)]
     return frozenset(name for name in names if name.endswith(suffixes))
+
+
+@functools.lru_cache(maxsize=16)
+def members_of(archive: str) -> tuple[str, ...]:
+    """Members of a tar: once for all of its folders."""
+    try:
+        with open_bytes(archive) as file:
+            return tuple(read_members(file))
+    except (OSError, tarfile.TarError) as error:
+        raise MediaError("io_error", f"sidecars in {archive}: {error}") from None
 
 
 def _read(uri: str) -> str:
@@ -133,7 +155,7 @@ def read_sidecar(uri: str) -> tuple[_Found, ...]:
 def read_map(uri: str) -> dict[str, tuple[_Found, ...]]:
     """Captions of a `.jsonl` map by file name; a file of other JSON lines is no map and gives nothing."""
     found: dict[str, tuple[_Found, ...]] = {}
-    for number, line in enumerate(_read(uri).splitlines(), 1):
+    for number, line in enumerate(_read(uri).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -168,6 +190,12 @@ def _captions(value: Any, where: str) -> Iterator[_Found]:
             yield from _captions(item, where)
     elif isinstance(value, Mapping):
         language, start, end = value.get("language"), value.get("start"), value.get("end")
+        if not all(t is None or (isinstance(t, (int, float)) and not isinstance(t, bool)) for t in (start, end)):
+            raise MediaError(
+                "bad_sidecar", f"sidecar {where}: start and end: expected seconds, found {start!r}, {end!r}"
+            )
+        if not isinstance(language, (str, type(None))):
+            raise MediaError("bad_sidecar", f"sidecar {where}: language: expected text, found {language!r}")
         for key in TEXT_KEYS:
             for inner in _captions(value.get(key), where):
                 yield _Found(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import fnmatch
 import glob
+import io
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from vidpipe.media.files import (
     open_bytes,
     protocol_of,
     read_members,
+    split_member,
 )
 
 Kind = Literal["video", "image", "sidecar", "clip_table", "archive", "other"]
@@ -73,15 +75,21 @@ def list_sources(source: str, recursive: bool = True, storage: StorageConfig = D
 
     Args:
         source: a folder or file, a glob (`*`, `?`, `[`, `**`), a list file (`.txt`: a line each, `#` starts a comment;
-            `.jsonl`: an object each with `uri`), an object-store prefix or object, or a `.tar` (its members).
+            `.jsonl`: an object each with `uri`), an object-store prefix or object, a `.tar` (its members) or one member
+            of it (`archive.tar::member`).
         recursive: descend into folders. Links to folders are not followed, so that a loop cannot catch us.
     Raises:
         UserError: nothing is there, or a list file is malformed.
     """
+    if split_member(source)[1] is not None and not Path(source).exists():
+        yield from _one_member(source, storage)
+        return
     if protocol_of(source) is not None:
         yield from _expand(_remote(source, recursive, storage), storage)
         return
     path = source.removeprefix("file://")
+    if not path:
+        raise UserError("source '': expected a path, found nothing; the current folder is `.`")
     if Path(path).is_dir():
         yield from _expand(_walk(path, recursive), storage)
     elif Path(path).is_file():
@@ -100,6 +108,14 @@ def _expand(files: Iterable[SourceFile], storage: StorageConfig) -> Iterator[Sou
         yield file
         if file.kind_hint == "archive":
             yield from list_members(file, storage)
+
+
+def _one_member(source: str, storage: StorageConfig) -> Iterator[SourceFile]:
+    archive, _ = split_member(source)
+    found = [file for file in list_sources(archive, storage=storage) if file.uri == source]
+    if not found:
+        raise UserError(f"source {source!r}: {archive} has no such member")
+    yield from found
 
 
 def list_members(archive: SourceFile, storage: StorageConfig = DEFAULT_STORAGE) -> list[SourceFile]:
@@ -142,7 +158,9 @@ def _walk(folder: str, recursive: bool) -> Iterator[SourceFile]:
     """Depth first, entries sorted so that full paths come out sorted by their parts."""
     try:
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
-    except PermissionError as error:
+    except (FileNotFoundError, NotADirectoryError):
+        return  # gone since it was listed
+    except OSError as error:
         raise UserError(f"source {folder!r}: {error.strerror}") from None
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
@@ -225,11 +243,18 @@ def _from_list(path: str, recursive: bool, storage: StorageConfig) -> Iterator[S
             raise UserError(f"{path}:{number}: {error}") from None
 
 
+def _lines(text: str) -> list[str]:
+    """Lines as editors count them: `str.splitlines` also cuts at U+2028 and others, which names and JSON may hold."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def _list_entries(path: str) -> Iterator[tuple[int, str]]:
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = _lines(Path(path).read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise UserError(f"list {path}: not UTF-8 text") from None
+    except OSError as error:
+        raise UserError(f"list {path}: {error.strerror}") from None
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or (text.startswith("#") and not path.lower().endswith(".jsonl")):
@@ -366,20 +391,37 @@ def _crop(value: Any, where: str) -> list[int] | None:
 
 def _read_columns(path: str) -> dict[str, list[Any]]:
     suffix = PurePosixPath(path).suffix.lower()
-    with open_bytes(path) as file:
-        if suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            return pq.read_table(file).to_pydict()
-        text = file.read().decode("utf-8-sig", errors="replace")
-    if suffix in (".csv", ".tsv"):
-        reader = csv.DictReader(text.splitlines(), delimiter="\t" if suffix == ".tsv" else ",")
-        records: list[dict[str, Any]] = list(reader)
-        names = list(reader.fieldnames or [])
-    elif suffix == ".jsonl":
-        lines = [line for line in text.splitlines() if line.strip()]
-        records = [_json_object(line, f"clip table {path}, row {n}") for n, line in enumerate(lines, 1)]
-        names = sorted({key for record in records for key in record})
-    else:
+    if suffix not in (".csv", ".tsv", ".parquet", ".jsonl"):
         raise UserError(f"clip table {path}: expected .csv, .tsv, .parquet or .jsonl")
+    try:
+        with open_bytes(path) as file:
+            if suffix == ".parquet":
+                import pyarrow.parquet as pq
+
+                return pq.read_table(file).to_pydict()
+            text = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"clip table {path}: not UTF-8 text: {error}") from None
+    except (OSError, pa.ArrowException) as error:
+        told = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"clip table {path}: cannot be read: {told}") from None
+    names, records = _json_records(text, path) if suffix == ".jsonl" else _csv_records(text, path, suffix)
     return {name: [record.get(name) for record in records] for name in names}
+
+
+def _csv_records(text: str, path: str, suffix: str) -> tuple[list[str], list[dict[str, Any]]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if suffix == ".tsv" else ",")
+    try:
+        records: list[dict[str, Any]] = list(reader)
+    except csv.Error as error:
+        raise UserError(f"clip table {path}, line {reader.line_num}: {error}") from None
+    for number, record in enumerate(records, 1):
+        if any(record.get(None) or ()):  # type: ignore[call-overload]  # cells beyond the header's
+            raise UserError(f"clip table {path}, row {number}: more cells than the header has; quote text with commas")
+    return list(reader.fieldnames or []), records
+
+
+def _json_records(text: str, path: str) -> tuple[list[str], list[dict[str, Any]]]:
+    lines = [(n, line) for n, line in enumerate(_lines(text), 1) if line.strip()]
+    records = [_json_object(line, f"clip table {path}, line {n}") for n, line in lines]
+    return sorted({key for record in records for key in record}), records

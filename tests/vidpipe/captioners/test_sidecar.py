@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vidpipe.captioners.base import CaptionRequest, make_captioner
-from vidpipe.captioners.sidecar import Sidecar, SidecarConfig, names_in, read_map, read_sidecar
+from vidpipe.captioners.sidecar import Sidecar, SidecarConfig, members_of, names_in, read_map, read_sidecar
 from vidpipe.media.errors import MediaError
 
 
 @pytest.fixture(autouse=True)
 def fresh_caches() -> None:
-    for cached in (names_in, read_map, read_sidecar):
+    for cached in (names_in, members_of, read_map, read_sidecar):
         cached.cache_clear()
 
 
@@ -52,6 +54,26 @@ def test_json_forms(tmp_path: Path) -> None:
     answers = Sidecar(SidecarConfig(language="en")).caption([request(tmp_path, f"{n}.mp4") for n in values])
     assert [texts(a) for a in answers] == [["plain text"], ["one"], ["one", "two"], ["one", "two"]]
     assert [c.language for a in answers[1:3] for c in a] == ["de", "en", "fr"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("folder", ["", "deep/er/"])
+def test_members_of_a_tar_have_theirs_beside_them(tmp_path: Path, folder: str) -> None:
+    files = {f"{folder}clip.mp4": "", f"{folder}clip.txt": "a red ball", "else/clip.txt": "not this one"}
+    files[f"{folder}map.jsonl"] = json.dumps({"file": "clip.mp4", "caption": "it rolls"})
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    answer = Sidecar().caption([request(tmp_path, f"set.tar::{folder}clip.mp4")])[0]
+    assert texts(answer) == ["a red ball", "it rolls"]
+
+
+@pytest.mark.parametrize("wrong", [{"start": "0", "end": 1}, {"start": 0, "end": [1]}, {"language": 3}])
+def test_times_and_languages_of_the_wrong_type(tmp_path: Path, wrong: dict) -> None:
+    (tmp_path / "clip.json").write_text(json.dumps({"text": "a ball", **wrong}))
+    answer = Sidecar().caption([request(tmp_path)])[0]
+    assert isinstance(answer, MediaError) and answer.reason == "bad_sidecar" and "expected" in str(answer)
 
 
 def test_a_timed_caption_goes_to_the_clips_that_it_covers(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ def test_glob(folder):
         list(list_sources(f"{folder}/*.avi"))
 
 
+def test_no_source_at_all():
+    with pytest.raises(UserError, match="source '': expected a path"):
+        list(list_sources(""))
+
+
 def test_nothing_there(folder):
     with pytest.raises(UserError, match="no such file or folder"):
         list(list_sources(f"{folder}/missing"))
@@ -68,6 +73,15 @@ def test_list_files_keep_their_order_and_list_twice_once(folder):
     jsonl = folder / "list.jsonl"
     jsonl.write_text('{"uri": "b.mp4", "label": 3}\n' + json.dumps({"uri": str(folder / "a.mp4")}) + "\n")
     assert names(list_sources(str(jsonl)), folder) == ["b.mp4", "a.mp4"]
+
+
+def test_lists_of_other_systems_and_names_with_odd_line_breaks(tmp_path):
+    for name in ("a.mp4", "b\u2028c.mp4", "d\x85.mp4"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "l.txt").write_bytes("a.mp4\r\n\r\nb\u2028c.mp4\r\na.mp4".encode())
+    assert names(list_sources(str(tmp_path / "l.txt")), tmp_path) == ["a.mp4", "b\u2028c.mp4"]
+    (tmp_path / "l.jsonl").write_bytes('{"uri":"b\u2028c.mp4"}\r\n{"uri":"d\x85.mp4"}\n'.encode())
+    assert names(list_sources(str(tmp_path / "l.jsonl")), tmp_path) == ["b\u2028c.mp4", "d\x85.mp4"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +122,16 @@ def test_tar_members_follow_their_archive_and_read_at_random(tmp_path):
         assert file.read() == data[-3:]
     with pytest.raises(FileNotFoundError, match="no member 'x'"):
         open_bytes(f"{tmp_path}/a.tar::x")
+
+
+def test_one_member_is_a_source(tmp_path):
+    make_tar(tmp_path / "set.tar", {"a/1.mp4": b"one", "a/2.mp4": b"two"})
+    uri = f"{tmp_path}/set.tar::a/2.mp4"
+    (tmp_path / "l.txt").write_text(f"{uri}\nset.tar::a/1.mp4\n")
+    assert [f.uri for f in list_sources(uri)] == [uri]
+    assert [f.uri for f in list_sources(str(tmp_path / "l.txt"))] == [uri, f"{tmp_path}/set.tar::a/1.mp4"]
+    with pytest.raises(UserError, match=r"set\.tar has no such member"):
+        list(list_sources(f"{tmp_path}/set.tar::a/3.mp4"))
 
 
 def test_truncated_or_broken_tar_gives_what_is_whole(tmp_path):
@@ -208,12 +232,37 @@ def test_clip_table_uris_are_relative_to_it(tmp_path):
         ("uri,start,end\na,0,inf\n", "row 1: start and end must be seconds, found 'inf'"),
         ("uri,start,end\n,0,1\n", "row 1: uri must be a non-empty string"),
         ('uri,start,end,crop\na,0,1,"1,2,3"\n', "row 1: crop must be x, y, width, height"),
+        ("uri,start,end,caption\na,0,1,a dog, running\n", "row 1: more cells than the header has"),
     ],
 )
 def test_clip_table_says_what_is_wrong(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(UserError, match=message):
         read_clip_table(str(tmp_path / "t.csv"))
+
+
+def test_a_caption_keeps_its_lines(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b'uri,start,end,caption,\r\n/a.mp4,0,1,"two\nlines \xe2\x80\xa8 and more",\r\n')
+    (tmp_path / "t.jsonl").write_text('{"uri": "/a.mp4", "caption": "one\u2028line"}\n')
+    assert read_clip_table(str(tmp_path / "t.csv"))["caption"].to_pylist() == ["two\nlines \u2028 and more"]
+    assert read_clip_table(str(tmp_path / "t.jsonl"))["caption"].to_pylist() == ["one\u2028line"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("t.csv", None, r"t\.csv: cannot be read: No such file"),
+        ("t.parquet", b"", r"t\.parquet: cannot be read: .*Parquet"),
+        ("t.parquet", b"uri\na.mp4\n", r"t\.parquet: cannot be read: .*Parquet"),
+        ("t.csv", b"uri\nM\xfcnchen.mp4\n", r"t\.csv: not UTF-8 text"),
+        ("t.jsonl", b'{"uri": "a"}\n\n{"uri"\n', r"t\.jsonl, line 3: not JSON"),
+    ],
+)
+def test_clip_table_that_cannot_be_read(tmp_path, name, data, message):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=message):
+        read_clip_table(str(tmp_path / name))
 
 
 def test_clip_table_of_another_kind_is_refused(tmp_path):
