@@ -13,7 +13,14 @@ from schemas import tables
 from schemas.config import build, to_mapping
 from schemas.errors import UnknownKey, UserError
 from schemas.ids import clip_id
-from vidpipe.analyze import AnalyzeConfig, analyze_batches, analyze_video, fingerprint_params, scorer_columns
+from vidpipe.analyze import (
+    AnalyzeConfig,
+    AnalyzeResult,
+    analyze_batches,
+    analyze_video,
+    fingerprint_params,
+    scorer_columns,
+)
 from vidpipe.media.decode import FrameBatch
 from vidpipe.media.errors import MediaError
 
@@ -237,3 +244,15 @@ def test_config_survives_toml_values_and_fingerprint_sees_parameters():
     assert build(AnalyzeConfig, to_mapping(config)) == config
     assert fingerprint_params(config) != fingerprint_params(AnalyzeConfig())
     assert fingerprint_params(AnalyzeConfig())["plugins"]["motion"] == [1, {"samples_per_second": 8.0}]
+
+
+def test_what_was_left_out_of_a_kept_video_is_told_in_its_outcome(monkeypatch):
+    from vidpipe.stages import analyze as stages
+    from vidpipe.stages.base import Context
+
+    told = "a.mp4: no frames in the clip table's span 50-60 s"
+    monkeypatch.setattr(stages, "analyze_video", lambda *_, **__: AnalyzeResult(clips=[{}], message=told))
+    stage = stages.Analyze(config=AnalyzeConfig())
+    unit = stage.make_unit("f", [{"id": b"1", "uris": ["a.mp4"]}])
+    (outcome,) = stage.process(unit, Context(root="", fingerprint="f")).outcomes
+    assert (outcome.status, outcome.message) == ("kept", told)

@@ -84,7 +84,8 @@ class Analyze(Stage):
             clips += analyzed.clips
             seconds = time.perf_counter() - start
             if analyzed.clips:
-                result.outcomes.append(Outcome(id=row["id"], status="kept", seconds=seconds))
+                told = analyzed.message  # such as a span of the clip table that has no frames
+                result.outcomes.append(Outcome(id=row["id"], status="kept", message=told, seconds=seconds))
             else:
                 message = analyzed.message or f"{row['uris'][0]}: no shot is long enough; lower analyze.min_seconds"
                 result.outcomes.append(
