@@ -81,12 +81,15 @@ def run(
     from vidpipe.recipe import load
 
     loaded = load(recipe, overrides)
+    only = tuple(s.strip() for s in stages.split(",") if s.strip())
+    if stages and not only:
+        raise UserError(f"--stages {stages!r}: names no stage")
     options = pipeline.RunOptions(
         sources=sources,
         scheduler=scheduler,
         workers=workers or 0,
         limit=limit,
-        only=tuple(s.strip() for s in stages.split(",") if s.strip()),
+        only=only,
         redo=redo,
         adopt=adopt,
         retry_failed=retry_failed,
@@ -167,7 +170,7 @@ def report(dataset: str, output: str | None) -> None:
 @main.command()
 @click.argument("dataset")
 @click.argument("sql")
-@click.option("--limit", default=50, show_default=True, help="Rows to print.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows to print.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a row.")
 def query(dataset: str, sql: str, limit: int, as_json: bool) -> None:
     """Run SQL over the tables of DATASET: `vidpipe query D 'SELECT count(*) FROM clips'`."""
@@ -178,12 +181,12 @@ def query(dataset: str, sql: str, limit: int, as_json: bool) -> None:
     con = Dataset(dataset).open().connect()
     try:
         relation = con.sql(sql)
+        if relation is None:
+            return
+        names = relation.columns
+        rows = relation.limit(limit).fetchall()
     except duckdb.Error as error:
         raise UserError(f"query: {error}") from None
-    if relation is None:
-        return
-    names = relation.columns
-    rows = relation.limit(limit).fetchall()
     if as_json:
         for row in rows:
             click.echo(json.dumps({n: _shown(v) for n, v in zip(names, row)}, default=str))
@@ -215,7 +218,7 @@ def doctor(as_json: bool) -> None:
 
 @main.command("audit-decoders")
 @click.argument("source")
-@click.option("--limit", default=50, show_default=True, help="Files to look at.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Files to look at.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a file and back end.")
 def audit_decoders(source: str, limit: int, as_json: bool) -> None:
     """Decode a sample of SOURCE with every back end at hand; print agreement and speed by codec."""
@@ -231,7 +234,13 @@ def audit_decoders(source: str, limit: int, as_json: bool) -> None:
 
 @main.command()
 @click.argument("dataset")
-@click.option("--older-than-days", default=7.0, show_default=True, help="Age of versions and files to remove.")
+@click.option(
+    "--older-than-days",
+    type=click.FloatRange(min=0, max=36_500),
+    default=7.0,
+    show_default=True,
+    help="Age of versions and files to remove.",
+)
 @click.option("--abandoned", is_flag=True, help="Also what killed processes left, at once; nothing may be running.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed.")
 def clean(dataset: str, older_than_days: float, abandoned: bool, dry_run: bool) -> None:

@@ -52,6 +52,8 @@ class Recipe:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
+        if not self.stages:
+            raise UserError(f"stages: expected at least one of {', '.join(STAGES)}")
         for name in self.stages:
             if name not in STAGES:
                 raise UserError(f"stages: unknown stage {name!r}{nearest(name, STAGES)}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from schemas.errors import UserError
+from vidpipe.registry import DECODERS, load_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,10 @@ class IngestConfig:
 
     recursive: bool = True
     files_per_unit: int = 64
+
+    def __post_init__(self) -> None:
+        if self.files_per_unit < 1:
+            raise UserError(f"files_per_unit must be at least 1, found {self.files_per_unit}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,12 @@ class CaptionConfig:
     captioners: tuple[CaptionerConfig, ...] = (CaptionerConfig(name="sidecar"), CaptionerConfig(name="clip_table"))
     clips_per_unit: int = 64
 
+    def __post_init__(self) -> None:
+        if self.clips_per_unit < 1:
+            raise UserError(f"clips_per_unit must be at least 1, found {self.clips_per_unit}")
+        if not self.captioners:
+            raise UserError("captioners: expected at least one; leave `caption` out of `stages` for no captions")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig:
@@ -85,6 +96,10 @@ class EmbedConfig:
     source: str = ""
     params: dict[str, Any] = field(default_factory=dict)
     texts_per_unit: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.texts_per_unit < 1:
+            raise UserError(f"texts_per_unit must be at least 1, found {self.texts_per_unit}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,5 +143,12 @@ class EngineConfig:
             "row_deadline_seconds",
             "lease_seconds",
         ):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:  # not a number is refused too
                 raise UserError(f"engine.{name} must be above 0, found {getattr(self, name)}")
+        for name in ("workers", "deadline_per_minute", "commit_seconds"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"engine.{name} must be at least 0, found {getattr(self, name)}")
+        if not 0 <= self.max_error_fraction <= 1:
+            raise UserError(f"engine.max_error_fraction must be in [0, 1], found {self.max_error_fraction}")
+        if self.decoder not in ("auto", *DECODERS):
+            load_decoder(self.decoder)  # somebody else's, or an error that names the nearest

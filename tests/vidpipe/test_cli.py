@@ -41,6 +41,11 @@ def test_no_such_folder(place: Path) -> None:
     assert not (place / "d").exists()
 
 
+def test_no_such_clip_table(place: Path) -> None:
+    assert_refused(run(place, source="nowhere.csv"), "clip table", "nowhere.csv", "No such file")
+    assert not (place / "d").exists()
+
+
 def test_empty_folder(place: Path) -> None:
     (place / "empty").mkdir()
     assert_refused(run(place, source="empty"), "empty", "no files")
@@ -68,6 +73,42 @@ def test_unknown_key(place: Path) -> None:
     assert_refused(run(place, "--set", "encode.bucket='5x32x32'"), "encode.bucket", "did you mean 'buckets'")
     assert_refused(run(place, "--set", "engine.wrokers=2"), "did you mean 'workers'")
     assert_refused(run(place, "--set", "analyze.scorers=['blurr']"), "did you mean 'blur'")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("stages=[]", ["stages: expected at least one"]),
+        ("engine.workers=-3", ["engine.workers must be at least 0, found -3"]),
+        ("engine.max_error_fraction=7", ["engine.max_error_fraction must be in [0, 1]"]),
+        ("engine.unit_mb=nan", ["engine.unit_mb must be above 0"]),
+        ("engine.decoder=torchcode", ["unknown decoders", "did you mean 'torchcodec'"]),
+        ("ingest.files_per_unit=0", ["files_per_unit must be at least 1"]),
+        ("caption.clips_per_unit=0", ["clips_per_unit must be at least 1"]),
+        ("caption.captioners=[]", ["captioners: expected at least one"]),
+        ("embed.texts_per_unit=0", ["texts_per_unit must be at least 1"]),
+    ],
+)
+def test_values_that_cannot_work_are_told_before_anything_is_made(place: Path, override: str, words: list[str]) -> None:
+    assert_refused(run(place, "--set", override), *words)
+    assert not (place / "d").exists()
+
+
+def test_no_output_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    arguments = ["run", "recipe.toml", "--source", "footage", "--scheduler", "sync", "--output", ""]
+    assert_refused(CliRunner().invoke(main, arguments), "output '': expected a folder")
+
+
+def test_queries_that_fail_while_they_run(place: Path) -> None:
+    assert run(place).exit_code == 0
+    for sql in ("SELECT CAST(uris[1] AS INT) FROM videos", "SELECT error('x y')", "SELECT nope"):
+        result = CliRunner().invoke(main, ["query", str(place / "d"), sql])
+        assert result.exit_code == 2 and result.stderr.startswith("vidpipe: query: "), result.output
+
+
+def test_a_stage_list_without_a_name(place: Path) -> None:
+    assert_refused(run(place, "--stages", " ,"), "names no stage")
 
 
 def test_unknown_stage(place: Path) -> None:

@@ -70,6 +70,8 @@ class Dataset:
 
     def check_place(self) -> None:
         """Raise UserError where there is something that is no dataset: a file, or a folder with other things in it."""
+        if not self.root:
+            raise UserError("output '': expected a folder or an object store's URI, found nothing")
         if not self.files.local or self._marker() is not None:
             return
         path = Path(self.root)
