@@ -237,8 +237,10 @@ def _open(row: Row, config: EncodeConfig, how: FeedConfig) -> Any:
     """A reader of the file; of the next location where one cannot be opened. Known facts save opening the last one."""
     from vidpipe.media.decode import open_video
     from vidpipe.media.facts import VideoFacts
+    from vidpipe.media.identity import check_unchanged
 
     def opened(uri: str, facts: VideoFacts | None = None) -> Any:
+        check_unchanged(uri, row)
         stream, name = row["stream_index"], how.decoder
         return open_video(uri, stream, decoder=name, device=how.device, config=config.decode, facts=facts)
 
@@ -247,7 +249,7 @@ def _open(row: Row, config: EncodeConfig, how: FeedConfig) -> Any:
         try:
             return opened(uri)
         except MediaError as error:
-            if error.reason != "io_error":
+            if error.reason not in ("io_error", "changed"):
                 raise
     return opened(last, VideoFacts.of(last, row.get("video_facts") or {}))
 

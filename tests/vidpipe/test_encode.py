@@ -160,6 +160,13 @@ def test_a_moved_file_is_read_from_its_other_place(two_files):
     assert outcomes[0].status == "kept"
 
 
+def test_another_file_in_its_place_is_not_encoded_under_its_name(two_files):
+    row = two_files[0] | {"etags": ["of another file"], "video_id": b"another"}
+    table, outcomes = encode_clips([row], BUCKET, DctVae(), CONFIG, fingerprint="f")
+    assert table.num_rows == 0
+    assert [(o.status, o.reason) for o in outcomes] == [("failed", "changed")]
+
+
 def test_letterbox_and_user_crop_are_cropped(tmp_path):
     picture = np.zeros((10, 80, 100, 3), np.uint8)
     picture[:, 20:52, 30:78] = 200  # a 48x32 picture inside a user's crop of 60x48 at (26, 12)

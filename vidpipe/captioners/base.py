@@ -94,10 +94,11 @@ def clip_frames(row: Row, count: int, longest_side: int, decoder: str = "auto") 
     import numpy as np
 
     from vidpipe.media.decode import open_video
+    from vidpipe.media.identity import location
     from vidpipe.media.reference import ClipReference
 
     clip = ClipReference(
-        uri=row["uris"][0],
+        uri=location(row),
         stream_index=row["stream_index"],
         start_pts=row["start_pts"],
         end_pts=row["end_pts"],

@@ -20,6 +20,7 @@ REASONS: dict[str, str] = {
     "interlaced_rejected": "interlaced, which the recipe rejects",
     "damaged": "requested frames are damaged",
     "io_error": "the file could not be read",
+    "changed": "another file is where ingest saw this one",
     "deadline": "it took longer than its deadline",
     "crashed": "the decoder's process died",
     "decode_error": "the decoder failed",

@@ -131,7 +131,7 @@ def open_bytes(uri: str, storage: StorageConfig = DEFAULT_STORAGE) -> BinaryIO:
     if member is None:
         return _open_plain(uri, storage)
     try:
-        start, size = _members(archive, storage)[member]
+        start, size = members_of(archive, storage)[member]
     except KeyError:
         raise FileNotFoundError(f"{archive} has no member {member!r}") from None
     except tarfile.TarError as error:
@@ -153,7 +153,7 @@ def _open_plain(uri: str, storage: StorageConfig) -> Any:
 
 
 @contextmanager
-def _as_os_errors() -> Iterator[None]:
+def as_os_errors() -> Iterator[None]:
     """Stores raise what their clients raise (botocore's, aiohttp's, ...): make OSError of it."""
     try:
         yield
@@ -179,11 +179,11 @@ class _Remote(io.BufferedIOBase):
         return int(self._file.tell())
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        with _as_os_errors():
+        with as_os_errors():
             return int(self._file.seek(offset, whence))
 
     def read(self, size: int | None = -1) -> bytes:
-        with _as_os_errors():
+        with as_os_errors():
             return bytes(self._file.read(-1 if size is None else size))
 
     def close(self) -> None:
@@ -198,7 +198,13 @@ def _member_table(archive: str, _identity: Any) -> dict[str, tuple[int, int]]:
         return read_members(file)
 
 
-def _members(archive: str, storage: StorageConfig) -> dict[str, tuple[int, int]]:
+def members_of(archive: str, storage: StorageConfig) -> dict[str, tuple[int, int]]:
+    """Name to (offset, size) of a tar's regular members; kept while a local tar stays as it is.
+
+    Raises:
+        OSError: it cannot be read.
+        tarfile.TarError: it is no tar.
+    """
     path = local_path(archive)
     if path is not None:
         status = Path(path).stat()

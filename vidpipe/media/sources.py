@@ -29,6 +29,7 @@ from vidpipe.media.files import (
     read_members,
     split_member,
 )
+from vidpipe.media.identity import local_etag, remote_etag
 
 Kind = Literal["video", "image", "sidecar", "clip_table", "archive", "other"]
 
@@ -144,7 +145,7 @@ def _local(path: str) -> Iterator[SourceFile]:
     except OSError:
         return  # gone since it was listed, or a dangling link
     if stat.S_ISREG(status.st_mode):
-        etag = f"{status.st_size}-{status.st_mtime_ns}"
+        etag = local_etag(status)
         yield SourceFile(uri=_as_text(path), size_bytes=status.st_size, etag=etag, kind_hint=kind_hint(path))
 
 
@@ -220,10 +221,8 @@ def _remote(source: str, recursive: bool, storage: StorageConfig) -> Iterator[So
     for name in sorted(files):
         info = files[name]
         size = -1 if info.get("size") is None else int(info["size"])
-        changed = info.get("mtime") or info.get("LastModified") or info.get("created") or ""
-        etag = str(info.get("ETag") or info.get("etag") or f"{size}-{changed}")
         uri = name if "://" in name else f"{protocol}://{name.lstrip('/')}"
-        yield SourceFile(uri=uri, size_bytes=size, etag=etag.strip('"'), kind_hint=kind_hint(name))
+        yield SourceFile(uri=uri, size_bytes=size, etag=remote_etag(info), kind_hint=kind_hint(name))
 
 
 def _from_list(path: str, recursive: bool, storage: StorageConfig) -> Iterator[SourceFile]:

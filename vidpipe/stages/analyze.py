@@ -66,6 +66,7 @@ class Analyze(Stage):
             yield self.make_unit(fingerprint, batch)
 
     def process(self, unit: Unit, context: Context) -> Result:
+        from vidpipe.media.identity import location
         from vidpipe.sandbox import progress
 
         result = Result()
@@ -75,7 +76,7 @@ class Analyze(Stage):
             start = time.perf_counter()
             try:
                 analyzed = analyze_video(
-                    row["uris"][0], row, self.config, spans=row.get("spans"), decoder=context.decoder
+                    location(row), row, self.config, spans=row.get("spans"), decoder=context.decoder
                 )
             except MediaError as error:
                 seconds = time.perf_counter() - start

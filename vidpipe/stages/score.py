@@ -19,7 +19,7 @@ from vidpipe.stages.view import View
 from vidpipe.store.reconcile import KeptRows
 
 UNIT_SECONDS = 300.0
-FACTS = ("video_id", "stream_index", "time_base_num", "time_base_den", "kind", "uris")
+FACTS = ("video_id", "stream_index", "time_base_num", "time_base_den", "kind", "uris", "etags")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,7 @@ class Score(Stage):
             yield self.make_unit(view.accepted[self.name][0], batch)
 
     def process(self, unit: Unit, context: Context) -> Result:
+        from vidpipe.media.identity import location
         from vidpipe.sandbox import progress
 
         result = Result()
@@ -96,7 +97,7 @@ class Score(Stage):
                 for r in rows
             ]
             try:
-                found = analyze_video(rows[0]["uris"][0], rows[0], self.analyze, spans, decoder=context.decoder).clips
+                found = analyze_video(location(rows[0]), rows[0], self.analyze, spans, decoder=context.decoder).clips
             except MediaError as error:
                 for row in rows:
                     result.outcomes += self.failed(row, error.reason, str(error))
