@@ -55,7 +55,11 @@ def _recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--stages", default="", help="Run only these stages, comma-separated.")
 @click.option("--redo", multiple=True, metavar="STAGE", help="Do a stage again whose parameters changed.")
 @click.option("--adopt", multiple=True, metavar="STAGE", help="Count a stage's rows of other parameters as done.")
-@click.option("--retry-failed", is_flag=True, help="Ask rows again that crashed, hung or raised.")
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="Ask rows again that crashed, hung, raised, could not be read or got no answer of a captioner.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and how large it gets; write nothing.")
 @click.option("--no-report", is_flag=True, help="Do not write report.html at the end.")
 def run(

@@ -37,6 +37,8 @@ OUTCOME_BATCH = 50_000
 COMMIT_ROWS = 100_000
 OWN_FAULTS = ("crashed", "deadline", "error")
 """Reasons that may be our fault rather than the file's: they count against the error budget, and can be retried."""
+RETRIED = (*OWN_FAULTS, "io_error", "changed", "captioner_failed")
+"""Reasons that may be gone another time: `retry_failed` asks such rows again."""
 
 
 class Display(Protocol):
@@ -119,7 +121,7 @@ class Engine:
         stages: in pipeline order; an upstream stage that is not among them counts as complete.
         known: all stages of the recipe with their fingerprints, also of those that do not run now.
         limit: rows that each stage takes at most in this run.
-        retry_failed: ask rows again whose failure may have been ours: crashed, deadline, error.
+        retry_failed: ask rows again whose failure may be gone: those of `RETRIED`.
     """
 
     def __init__(
@@ -258,7 +260,7 @@ class Engine:
         run.final, run.dirty, run.skipped = self._upstream_complete(run), False, 0
         view = run.view = self._view()
         stage = run.stage
-        view.use_outcomes(stage.name, OWN_FAULTS if self.retry_failed else ())
+        view.use_outcomes(stage.name, RETRIED if self.retry_failed else ())
         parts: list[Iterator[Unit | Result]] = []
         candidates = stage.candidates(view)
         rows: Iterator[Row] = iter(())
@@ -413,7 +415,7 @@ class Engine:
             )
 
     def _take_result(self, run: StageRun, result: Result) -> None:
-        keys = [o.id + o.item.encode() for o in result.outcomes]
+        keys = [o.id + f"{o.item}{o.expression_hash}".encode() for o in result.outcomes]
         unit_id = ids.unit_id(run.stage.name, run.fingerprint, keys)
         found = frozenset(o.id for o in result.outcomes)
         run.ready.append(_Ready(unit_id=unit_id, result=result, replaces=tuple(result.replaces), ids=found))

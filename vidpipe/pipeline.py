@@ -44,7 +44,7 @@ class RunOptions:
         limit: rows that each stage takes at most.
         only: stages to run, of the recipe's; empty for all.
         redo, adopt: stages that may do again, or take over, what exists under another fingerprint.
-        retry_failed: ask rows again that crashed, hung or raised.
+        retry_failed: ask rows again that crashed, hung, raised, could not be read or got no answer of a captioner.
     """
 
     sources: tuple[str, ...] = ()

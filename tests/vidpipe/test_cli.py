@@ -107,6 +107,22 @@ def test_queries_that_fail_while_they_run(place: Path) -> None:
         assert result.exit_code == 2 and result.stderr.startswith("vidpipe: query: "), result.output
 
 
+def test_files_that_could_not_be_read_are_asked_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vidpipe.media import files
+
+    def down(uri: str, *_: object) -> None:
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open_bytes", down)
+        assert "1 failed" in run(place).stdout
+    assert "nothing to do" in run(place).stdout
+    assert "1 rejected" in run(place, "--retry-failed").stdout
+    dataset = Dataset(place / "d").open()
+    assert dataset.read("videos")["reason"].to_pylist() == ["not_media"]
+    assert dataset.read("outcomes/ingest")["reason"].to_pylist() == ["not_media"]
+
+
 def test_a_stage_list_without_a_name(place: Path) -> None:
     assert_refused(run(place, "--stages", " ,"), "names no stage")
 

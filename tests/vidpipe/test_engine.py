@@ -165,6 +165,15 @@ def test_a_rule_rejects_with_its_term_and_value_and_a_moved_threshold_costs_what
     assert run(root, Numbers(), Squares(where="num_frames >= 18 and num_frames < 25"))["square"] == {}
 
 
+def test_the_same_rows_turned_away_by_another_expression_say_so_once(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    for where in ("num_frames > 3.5", "num_frames > 3.2", "num_frames > 3.5"):
+        assert run(root, Numbers(count=6), Squares(where=where))["square"]["rejected"] == 4
+        assert run(root, Numbers(count=6), Squares(where=where))["square"] == {}
+        rules = [r for r in Dataset(root).read("outcomes/square")["rule"].to_pylist() if r]
+        assert rules == [where] * 4
+
+
 def test_null_is_false(tmp_path: Path) -> None:
     assert run(tmp_path / "d", Numbers(), Squares(where="fps > 0"))["square"] == {"rejected": NUM_SOURCES}
 
@@ -189,6 +198,34 @@ def test_a_bad_row_is_isolated_and_becomes_an_outcome(tmp_path: Path) -> None:
     assert run(tmp_path / "d", Numbers(), Squares(), retry_failed=True)["square"] == {"kept": 2}
     assert squares(tmp_path / "d") == [n * n for n in range(NUM_SOURCES)]
     assert Dataset(tmp_path / "d").read("outcomes/square").num_rows == NUM_SOURCES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flaky(Squares):
+    """Its rows have an item each, and cannot be read while `down`."""
+
+    single_item = False
+    down: bool = False
+    reason: str = "io_error"
+
+    def items(self, row: Row) -> tuple[str, ...]:
+        return ("it",)
+
+    def process(self, unit: Unit, context: Context) -> Result:
+        if self.down:
+            return Result(outcomes=[o for r in unit.rows for o in self.failed(r, self.reason, "down")])
+        made = super().process(unit, context)
+        return replace(made, outcomes=[replace(o, item="it") for o in made.outcomes])
+
+
+@pytest.mark.parametrize("reason", ["io_error", "captioner_failed", "changed"])
+def test_what_could_not_be_read_is_asked_again_when_told_to(tmp_path: Path, reason: str) -> None:
+    root, numbers = tmp_path / "d", Numbers(count=3)
+    assert run(root, numbers, Flaky(down=True, reason=reason))["square"] == {"failed": 3}
+    assert run(root, numbers, Flaky())["square"] == {}
+    assert run(root, numbers, Flaky(), retry_failed=True)["square"] == {"kept": 3}
+    assert Dataset(root).read("outcomes/square")["status"].to_pylist() == ["kept"] * 3  # the old ones are replaced
+    assert run(root, numbers, Flaky(), retry_failed=True)["square"] == {}
 
 
 def test_too_many_faults_stop_the_run(tmp_path: Path) -> None:

@@ -179,14 +179,15 @@ class Stage:
         return 0
 
     def make_unit(self, fingerprint: str, rows: Sequence[Row], group: str = "", attempt: int = 0) -> Unit:
-        """A unit named by its rows."""
+        """A unit named by its rows and the units that they were in before: of a name that is there nothing is committed."""
         keys = [group.encode(), *(k for r in rows for k in (r["id"], ",".join(r.get("wanted_items") or ()).encode()))]
+        keys += sorted({r["stale_unit"].encode() for r in rows if r.get("stale_unit")})
         return Unit(
             unit_id=ids.unit_id(self.name, fingerprint, keys),
             rows=tuple(rows),
             footage_seconds=sum(r.get("duration_seconds") or 0.0 for r in rows),
             group=group,
-            replaces=tuple((r["id"], "") for r in rows if r.get("stale")),
+            replaces=tuple((r["id"], i) for r in rows if r.get("stale") for i in {"", *(r.get("wanted_items") or ())}),
             attempt=attempt,
         )
 

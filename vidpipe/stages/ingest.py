@@ -33,6 +33,9 @@ LIST_BATCH = 20_000
 NOT_FOOTAGE = {"sidecar", "clip_table", "not_media"}
 """Reasons that say a file was never meant to be footage: rejected, not failed."""
 
+ASKED_AGAIN = {"io_error", "crashed", "deadline", "error"}
+"""Reasons of rows that are named by uri: once the file can be read, it has a row of its own name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ingest(Stage):
@@ -62,6 +65,7 @@ class Ingest(Stage):
 
     def listing(self) -> Iterator[Row]:
         """All files, folder by folder, each with its sidecars known."""
+        from vidpipe.media.identity import etag_of
         from vidpipe.media.sources import find_sidecars
 
         seen: set[str] = set()
@@ -79,9 +83,9 @@ class Ingest(Stage):
                 hint = "sidecar_used" if used else file.kind_hint
                 yield {"uri": file.uri, "size_bytes": file.size_bytes, "etag": file.etag, "hint": hint}
         if self.clip_table and self.clip_table not in seen and Path(self.clip_table).exists():
-            status = Path(self.clip_table).stat()
-            etag = f"{status.st_size}-{status.st_mtime_ns}"
-            yield {"uri": self.clip_table, "size_bytes": status.st_size, "etag": etag, "hint": "clip_table_used"}
+            size = Path(self.clip_table).stat().st_size
+            etag = etag_of(self.clip_table)
+            yield {"uri": self.clip_table, "size_bytes": size, "etag": etag, "hint": "clip_table_used"}
 
     def _files(self) -> Iterator[SourceFile]:
         from vidpipe.media.sources import SourceFile, list_sources
@@ -96,21 +100,23 @@ class Ingest(Stage):
                 yield SourceFile(uri=source, size_bytes=-1, etag="missing", kind_hint="other")
 
     def fresh(self, view: View) -> Iterator[Row]:
-        """Listed files that `videos` does not have with this etag."""
+        """Listed files that `videos` does not have with this etag, or whose failure is to be asked again."""
         listing = self.listing()
         known = view.has("videos")
         if known:
             view.con.execute(
-                'CREATE OR REPLACE TABLE known AS SELECT unnest(uris) AS uri, unnest(etags) AS etag FROM "cur/videos"'
+                "CREATE OR REPLACE TABLE known AS SELECT unnest(uris) AS uri, unnest(etags) AS etag, "
+                'CASE WHEN video_id IN (SELECT id FROM ruled) THEN unit_id END AS failed_in FROM "cur/videos"'
             )
         while batch := list(itertools.islice(listing, LIST_BATCH)):
             if known:
                 found = pa.table({"uri": [r["uri"] for r in batch], "etag": [r["etag"] for r in batch]})
                 view.con.register("found", found)
-                have = {
-                    r[0] for r in view.con.execute("SELECT uri FROM found SEMI JOIN known USING (uri, etag)").fetchall()
-                }
-                batch = [r for r in batch if r["uri"] not in have]
+                sql = "SELECT uri, failed_in FROM found JOIN known USING (uri, etag)"
+                have = dict(view.con.execute(sql).fetchall())
+                batch = [
+                    {**r, "failed_in": have.get(r["uri"])} for r in batch if have.get(r["uri"]) or r["uri"] not in have
+                ]
             yield from batch
 
     def estimate(self, view: View) -> dict[str, Any]:
@@ -123,8 +129,13 @@ class Ingest(Stage):
             yield self._unit(fingerprint, batch)
 
     def _unit(self, fingerprint: str, rows: Sequence[Row], attempt: int = 0) -> Unit:
-        keys = [f"{r['uri']}\0{r['etag']}".encode() for r in rows]
-        return Unit(unit_id=ids.unit_id(self.name, fingerprint, keys), rows=tuple(rows), attempt=attempt)
+        keys = [f"{r['uri']}\0{r['etag']}\0{r.get('failed_in') or ''}".encode() for r in rows]
+        return Unit(
+            unit_id=ids.unit_id(self.name, fingerprint, keys),
+            rows=tuple(rows),
+            attempt=attempt,
+            replaces=tuple((_lost_id(r), "") for r in rows),  # where it could not be read before
+        )
 
     def make_unit(self, fingerprint: str, rows: Sequence[Row], group: str = "", attempt: int = 0) -> Unit:
         return self._unit(fingerprint, rows, attempt)
@@ -164,7 +175,8 @@ class Ingest(Stage):
             deleted.append(old["video_id"])
             moved = {uri for row in merged.values() if row["video_id"] != old["video_id"] for uri in row["uris"]}
             pairs = [(u, e) for u, e in zip(old["uris"], old["etags"]) if u not in moved]
-            _add(merged, {**old, "uris": [p[0] for p in pairs], "etags": [p[1] for p in pairs]})
+            if pairs or old["reason"] not in ASKED_AGAIN:
+                _add(merged, {**old, "uris": [p[0] for p in pairs], "etags": [p[1] for p in pairs]})
         found = [{k: v for k, v in row.items() if k not in ("unit_id", "fingerprint")} for row in merged.values()]
         return {**rows, "videos": table_from(tables.VIDEOS, found)}, deleted
 

@@ -90,7 +90,7 @@ class View:
         return self._cursor().execute(sql).fetchall()[0][0]
 
     def use_outcomes(self, stage: str, retried_reasons: Sequence[str] = ()) -> None:
-        """Define `done` (id, items) and `ruled` (id, hash): rejected by an expression, asked again when they pass.
+        """Define `done` (id, items) and `ruled` (id, hash, unit): rejected by an expression, asked again if they pass.
 
         Failures with one of `retried_reasons` count as if an older expression had rejected them.
         """
@@ -98,7 +98,7 @@ class View:
         source = (
             f'"cur/{name}"'
             if self.has(name)
-            else "(SELECT NULL::BLOB id, '' item, '' status, '' expression_hash LIMIT 0)"
+            else "(SELECT NULL::BLOB id, '' item, '' status, '' reason, '' expression_hash, '' unit_id LIMIT 0)"
         )
         ruled = "(status = 'rejected' AND expression_hash <> '')"
         if retried_reasons:
@@ -109,14 +109,15 @@ class View:
         )
         self.con.execute(
             "CREATE OR REPLACE VIEW ruled AS "
-            f"SELECT id, min(expression_hash) AS hash FROM {source} WHERE {ruled} GROUP BY id"
+            f"SELECT id, min(expression_hash) AS hash, max(unit_id) AS unit FROM {source} WHERE {ruled} GROUP BY id"
         )
 
     def passing_sql(self, candidates: str, expression: str, single_item: bool) -> str:
-        """Candidates that pass the expression and are not done; adds `done_items`, and `stale` if rejected before."""
+        """Candidates that pass the expression and are not done; adds `done_items`, and `stale` if rejected before, by
+        `stale_unit`."""
         undone = "d.id IS NULL" if single_item else "true"
         return (
-            f"SELECT c.*, d.items AS done_items, r.id IS NOT NULL AS stale FROM "
+            f"SELECT c.*, d.items AS done_items, r.id IS NOT NULL AS stale, r.unit AS stale_unit FROM "
             f"(SELECT * FROM ({candidates}) WHERE coalesce(({expression}\n), false)) c "
             f"LEFT JOIN done d ON c.id = d.id LEFT JOIN ruled r ON c.id = r.id WHERE {undone}"
         )
