@@ -179,7 +179,7 @@ class Stage:
         return 0
 
     def make_unit(self, fingerprint: str, rows: Sequence[Row], group: str = "", attempt: int = 0) -> Unit:
-        """A unit named by its rows and the units that they were in before: of a name that is there nothing is committed."""
+        """A unit named by its rows and the units that they were in before, since a name is committed once."""
         keys = [group.encode(), *(k for r in rows for k in (r["id"], ",".join(r.get("wanted_items") or ()).encode()))]
         keys += sorted({r["stale_unit"].encode() for r in rows if r.get("stale_unit")})
         return Unit(
