@@ -37,7 +37,9 @@ OUTCOME_BATCH = 50_000
 COMMIT_ROWS = 100_000
 OWN_FAULTS = ("crashed", "deadline", "error")
 """Reasons that may be our fault rather than the file's: they count against the error budget, and can be retried."""
-RETRIED = (*OWN_FAULTS, "io_error", "changed", "captioner_failed")
+ANSWERLESS = ("captioner_failed",)
+"""Reasons that may be a server's fault: they count against the error budget too."""
+RETRIED = (*OWN_FAULTS, *ANSWERLESS, "io_error", "changed")
 """Reasons that may be gone another time: `retry_failed` asks such rows again."""
 
 
@@ -363,6 +365,9 @@ class Engine:
             found = frozenset(r["id"] for r in unit.rows if "id" in r)
             run.ready.append(_Ready(unit_id=unit.unit_id, result=done.value, replaces=unit.replaces, ids=found))
             self._count(run, done.value, unit.footage_seconds)
+            refused = [o for o in done.value.outcomes if o.reason in ANSWERLESS]
+            if refused:
+                self._note_faults(run, len(refused), refused[-1].message)
         elif isinstance(done.error, UserError):
             raise done.error
         else:
@@ -404,13 +409,17 @@ class Engine:
         result = run.stage.given_up(row, reason, message)
         found = frozenset([row["id"]]) if "id" in row else frozenset()
         run.ready.append(_Ready(unit_id=unit.unit_id, result=result, replaces=unit.replaces, ids=found))
-        run.own_faults += 1
         self._count(run, result, 0.0)
+        self._note_faults(run, 1, message)
+
+    def _note_faults(self, run: StageRun, count: int, message: str) -> None:
+        """Count faults that may be our own, or a server's; stop where they are too many."""
+        run.own_faults += count
         finished = sum(run.counts.values())
         if finished >= 20 and run.own_faults > self.config.max_error_fraction * finished:
             self._commit_finished()
             raise UserError(
-                f"stage {run.stage.name}: {run.own_faults} of {finished} rows crashed, hung or raised, more than "
+                f"stage {run.stage.name}: {run.own_faults} of {finished} rows crashed, hung, raised or got no answer, more than "
                 f"engine.max_error_fraction = {self.config.max_error_fraction}; last: {message}"
             )
 

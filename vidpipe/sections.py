@@ -114,8 +114,8 @@ class EngineConfig:
         deadline_seconds: a unit's time limit, beside `deadline_per_minute` seconds for each minute of its footage.
         row_deadline_seconds: likewise for each row (a file, a clip) of a unit, where the stage says which it is at.
         commit_seconds: finished units wait at most this long before they are committed.
-        max_error_fraction: the run stops when more than this share of a stage's rows fail by crash, deadline or error
-            (not by a reason of the file itself), counted once there are twenty.
+        max_error_fraction: the run stops when more than this share of a stage's rows fail by crash, deadline or error,
+            or get no answer of a captioner (not by a reason of the file itself), counted once there are twenty.
         lease_seconds: how long a coordinator on another host may be silent before its lease can be taken.
         device: `auto`, `cpu` or `cuda`, for models.
         decoder: back end for decoding, or `auto`.

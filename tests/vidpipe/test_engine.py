@@ -228,6 +228,14 @@ def test_what_could_not_be_read_is_asked_again_when_told_to(tmp_path: Path, reas
     assert run(root, numbers, Flaky(), retry_failed=True)["square"] == {}
 
 
+def test_a_server_that_answers_nothing_stops_the_run_and_what_it_cost_is_asked_again(tmp_path: Path) -> None:
+    root, numbers = tmp_path / "d", Numbers(count=30)
+    with pytest.raises(UserError, match=r"20 of 20 rows crashed, hung, raised or got no answer.*down"):
+        run(root, numbers, Flaky(down=True, reason="captioner_failed"))
+    assert run(root, numbers, Flaky(), retry_failed=True)["square"] == {"kept": 30}
+    assert run(tmp_path / "other", numbers, Flaky(down=True, reason="io_error"))["square"] == {"failed": 30}
+
+
 def test_too_many_faults_stop_the_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="max_error_fraction"):
         run(tmp_path / "d", Numbers(count=100), Squares(poison=frozenset(range(100))))

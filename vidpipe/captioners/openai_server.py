@@ -130,19 +130,33 @@ class OpenAICaptioner(Captioner):
         }
 
     def _captions(self, response: Any, where: str) -> Answer:
-        choices = getattr(response, "choices", None) or []
-        text = " ".join((choices[0].message.content or "").split()) if choices and choices[0].message else ""
+        told = f"{where}: {self.source}: an answer without text"
+        try:  # the client does not check what a server sends
+            content = response.choices[0].message.content
+        except (AttributeError, IndexError, KeyError, TypeError):
+            content = None
+        text = " ".join(content.split()) if isinstance(content, str) else ""
         if not text:
-            return MediaError("captioner_failed", f"{where}: {self.source}: an answer without text")
-        usage = response.usage
+            return MediaError("captioner_failed", told)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return MediaError("captioner_failed", f"{told} that is Unicode: {error}")
+        usage = getattr(response, "usage", None)
         return [
             Caption(
                 text=text,
                 language=self.config.language or None,
-                prompt_tokens=usage.prompt_tokens if usage else 0,
-                completion_tokens=usage.completion_tokens if usage else 0,
+                prompt_tokens=_count(usage, "prompt_tokens"),
+                completion_tokens=_count(usage, "completion_tokens"),
             )
         ]
+
+
+def _count(usage: Any, name: str) -> int:
+    """Tokens as the server counts them; 0 where it says nothing that is a number."""
+    value = getattr(usage, name, None)
+    return value if isinstance(value, int) else 0
 
 
 def data_url(frame_HWC: np.ndarray, quality: int) -> str:

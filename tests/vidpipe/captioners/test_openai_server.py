@@ -142,6 +142,21 @@ def test_malformed_answers(server: Server, body: Any) -> None:
     assert isinstance(answer, MediaError) and answer.reason == "captioner_failed"
 
 
+@pytest.mark.parametrize("content", [["a", {"b": 1}], 7, "half \ud800 a character", " \n"])
+def test_answers_that_are_no_text(server: Server, content: Any) -> None:
+    server.script = [(200, {"choices": [{"message": {"content": content}}]}, 0.0)]
+    answer = captioner(server).caption([request()])[0]
+    assert isinstance(answer, MediaError) and answer.reason == "captioner_failed"
+    assert "openai:tiny: an answer without text" in str(answer)
+
+
+def test_counts_that_are_no_numbers_are_none(server: Server) -> None:
+    usage = {"prompt_tokens": "many", "completion_tokens": None}
+    server.script = [(200, {"choices": [{"message": {"content": "a dog"}}], "usage": usage}, 0.0)]
+    (found,) = captioner(server).caption([request()])[0]  # type: ignore[misc]
+    assert (found.text, found.prompt_tokens, found.completion_tokens) == ("a dog", 0, 0)
+
+
 def test_concurrency_is_bounded(server: Server) -> None:
     server.script = [(200, None, 0.15)] * 9
     answers = captioner(server, concurrency=3).caption([request() for _ in range(9)])
