@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -193,7 +194,7 @@ def query(dataset: str, sql: str, limit: int, as_json: bool) -> None:
         raise UserError(f"query: {error}") from None
     if as_json:
         for row in rows:
-            click.echo(json.dumps({n: _shown(v) for n, v in zip(names, row)}, default=str))
+            click.echo(json.dumps({n: _json_value(v) for n, v in zip(names, row)}, default=str))
         return
     click.echo("\t".join(names))
     for row in rows:
@@ -201,7 +202,21 @@ def query(dataset: str, sql: str, limit: int, as_json: bool) -> None:
 
 
 def _shown(value: Any) -> Any:
+    """Ids as hex, within lists and structs too."""
+    if isinstance(value, dict):
+        return {k: _shown(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown(v) for v in value]
     return value.hex() if isinstance(value, (bytes, bytearray)) else value
+
+
+def _json_value(value: Any) -> Any:
+    """The same, with null for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {str(k): _json_value(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_value(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else _shown(value)
 
 
 @main.command()

@@ -419,8 +419,8 @@ class Engine:
         if finished >= 20 and run.own_faults > self.config.max_error_fraction * finished:
             self._commit_finished()
             raise UserError(
-                f"stage {run.stage.name}: {run.own_faults} of {finished} rows crashed, hung, raised or got no answer, more than "
-                f"engine.max_error_fraction = {self.config.max_error_fraction}; last: {message}"
+                f"stage {run.stage.name}: {run.own_faults} of {finished} rows crashed, hung, raised or got no answer, "
+                f"more than engine.max_error_fraction = {self.config.max_error_fraction}; last: {message}"
             )
 
     def _take_result(self, run: StageRun, result: Result) -> None:

@@ -118,10 +118,10 @@ def write_mp4(path: Path, frames_THWC: torch.Tensor, fps: float) -> None:
     import av
 
     try:
-        path.touch()
+        path.open("ab").close()
     except OSError as error:
         raise UserError(f"output {path}: cannot be written: {error.strerror}") from None
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", format="mp4") as container:  # whatever its name is
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(MAX_FPS_DENOMINATOR))
         stream.height, stream.width = frames_THWC.shape[1:3]
         stream.pix_fmt = "yuv420p"

@@ -123,6 +123,13 @@ def test_files_that_could_not_be_read_are_asked_again(place: Path, monkeypatch: 
     assert dataset.read("outcomes/ingest")["reason"].to_pylist() == ["not_media"]
 
 
+def test_json_of_a_query_has_ids_in_hex_and_no_numbers_that_json_lacks(place: Path) -> None:
+    Dataset(place / "d").create()
+    sql = "SELECT [unhex('AB')] a, {'k': unhex('cd')} b, 'nan'::DOUBLE c, [1.5, 'inf'::DOUBLE] d"
+    result = CliRunner().invoke(main, ["query", "--json", str(place / "d"), sql])
+    assert json.loads(result.stdout) == {"a": ["ab"], "b": {"k": "cd"}, "c": None, "d": [1.5, None]}
+
+
 def test_a_stage_list_without_a_name(place: Path) -> None:
     assert_refused(run(place, "--stages", " ,"), "names no stage")
 

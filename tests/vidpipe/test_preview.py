@@ -102,3 +102,13 @@ def test_what_cannot_be_previewed(dataset, tmp_path):
         list(preview(root, "ab", str(Path("/no/such/folder/x.mp4"))))
     with pytest.raises(UserError, match="no clips yet"):
         list(preview(str(Dataset(str(tmp_path / "new")).create().root), "ab", str(tmp_path / "x.mp4")))
+
+
+def test_any_name_holds_an_mp4_and_a_folder_is_refused(tmp_path):
+    from vidpipe.preview import write_mp4
+
+    frames_THWC = torch.zeros(2, 32, 32, 3, dtype=torch.uint8)
+    write_mp4(tmp_path / "p.out", frames_THWC, 16.0)
+    assert (tmp_path / "p.out").read_bytes()[4:8] == b"ftyp"
+    with pytest.raises(UserError, match="cannot be written: Is a directory"):
+        write_mp4(tmp_path, frames_THWC, 16.0)
