@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,20 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             click.echo("vidpipe: stopped; everything that was committed stays, run again to go on", err=True)
             sys.exit(130)
+        except Exception as error:
+            told = _unreadable(error)
+            if not told:
+                raise
+            click.echo(f"vidpipe: a table cannot be read: {told}; `vidpipe verify DATASET` says which", err=True)
+            sys.exit(2)
+
+
+def _unreadable(error: Exception) -> str:
+    """What Lance says of a damaged or lost file, through whichever library; empty for any other error."""
+    text = " ".join(str(error).split())
+    if not re.search(r"LanceError\(|/rust/lance", text):
+        return ""
+    return re.sub(r", /\S+\.rs:\d+:\d+", "", text)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -289,6 +304,8 @@ def verify(dataset: str, tables: tuple[str, ...], no_payloads: bool, quarantine:
     from vidpipe.store.dataset import Dataset
     from vidpipe.store.verify import verify, write_quarantine
 
+    if quarantine and no_payloads:
+        raise UserError("--quarantine lists what reading the payloads shows; leave --no-payloads out")
     opened = Dataset(dataset).open()
     found = verify(opened, tables or None, payloads=not no_payloads)
     for problem in found.problems:
@@ -296,7 +313,8 @@ def verify(dataset: str, tables: tuple[str, ...], no_payloads: bool, quarantine:
     for row in found.quarantined:
         click.echo(f"{row.table}: row {row.row_id} (key {row.key}): {row.reason}")
     if quarantine:
-        write_quarantine(opened, found.quarantined, tables or opened.names())
+        unread = {p.table for p in found.problems if p.kind == "unreadable"}
+        write_quarantine(opened, found.quarantined, set(tables or opened.names()) - unread)
     count = len(found.problems) + len(found.quarantined)
     click.echo(f"{found.num_payloads} payloads read ({found.payload_bytes / 1e6:.1f} MB); {count} problems")
     if count:

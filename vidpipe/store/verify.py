@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas import conditioning, latent_spaces
+from schemas.errors import SchemaMismatch
 from schemas.layout import QUARANTINE, TEXT_ENCODER_KEY, outcomes_name
 from vidpipe.store.create import KEY_KEY
 from vidpipe.store.dataset import SENTINEL, Dataset
@@ -64,7 +65,7 @@ class Problem:
     """Something that should not be.
 
     Attributes:
-        kind: `payload`, `duplicate_key`, `no_outcome`, `no_row` or `dangling`.
+        kind: `unreadable`, `payload`, `duplicate_key`, `no_outcome`, `no_row` or `dangling`.
         table: name.
         count: rows (units for `no_outcome`) that have it.
         message: a sentence, with up to a few examples.
@@ -106,8 +107,14 @@ def verify(
     problems: list[Problem] = []
     bad: list[Quarantined] = []
     num_payloads = payload_bytes = 0
+    unreadable = {problem.table: problem for name in names for problem in _unreadable(dataset, name)}
     for name in names:
-        problems += [*_duplicates(dataset, name), *_dangling(dataset, name), *_outcomes(dataset, name)]
+        if name in unreadable:
+            problems.append(unreadable[name])
+            continue
+        problems += _duplicates(dataset, name)
+        if not unreadable:  # what refers to a table that cannot be read is not known
+            problems += [*_dangling(dataset, name), *_outcomes(dataset, name)]
         if not payloads:
             continue
         for found, num, size in _payloads(dataset, name, processes or os.cpu_count() or 1, progress):
@@ -121,6 +128,22 @@ def verify(
                 Problem(kind="payload", table=name, count=len(mine), message=f"unreadable payload: {shown}")
             )
     return Verified(problems=problems, quarantined=bad, num_payloads=num_payloads, payload_bytes=payload_bytes)
+
+
+def _unreadable(dataset: Dataset, name: str) -> Iterator[Problem]:
+    """Whether a table's columns, its payloads aside, can be read from beginning to end."""
+    if not dataset.has(name):
+        dataset.table(name)  # says that there is none, and which there are
+    try:
+        table = dataset.table(name)
+        plain = [f.name for f in table.schema if not isinstance(f.type, pa.ExtensionType)]
+        for _ in table.scanner(columns=plain).to_batches():
+            pass
+    except SchemaMismatch:
+        raise
+    except (OSError, ValueError) as error:
+        told = str(error).splitlines()[0][:300]
+        yield Problem(kind="unreadable", table=name, count=1, message=f"cannot be read: {told}")
 
 
 def read_quarantine(dataset: Dataset) -> list[Quarantined]:

@@ -10,11 +10,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from schemas.columns import SCHEMA_VERSION, VERSION_KEY
 from schemas.latent_spaces import METADATA_KEY, LatentSpace
 from schemas.layout import outcomes_name
 from schemas.tables import CLIPS, LATENTS, OUTCOMES, VIDEOS
+from vidpipe.cli import main
 from vidpipe.store.commit import Committer, StagedUnit
 from vidpipe.store.dataset import Dataset
 from vidpipe.store.fence import RowKeys, fenced
@@ -187,3 +189,38 @@ def test_the_quarantine_keeps_other_tables(dataset):
 def test_a_table_without_rows(dataset):
     dataset.ensure("outcomes/s", OUTCOMES)
     assert verify(dataset, processes=1).problems == []
+
+
+@pytest.mark.parametrize("lost", ["data", "_versions"])
+def test_a_table_that_cannot_be_read_is_one_problem_and_the_others_are_checked(worked, rows, lost):
+    for path in Path(worked.uri("clips"), lost).iterdir():
+        if path.suffix in (".lance", ".manifest"):
+            path.write_bytes(path.read_bytes()[:10])
+    payload_file(worked, rows, 12).unlink()
+    found = verify(Dataset(worked.root), processes=1)
+    assert kinds(found) == [("payload", rows.table, 10), ("unreadable", "clips", 1)]
+    assert "cannot be read" in found.problems[0].message
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "report", "query", "lineage", "plan-buckets"])
+def test_commands_say_in_a_line_that_a_table_is_damaged(worked, command):
+    for path in Path(worked.uri("clips"), "data").iterdir():
+        path.write_bytes(path.read_bytes()[:10])
+    extra = {"query": ["SELECT * FROM clips"], "lineage": ["00"]}.get(command, [])
+    result = CliRunner().invoke(main, [command, worked.root, *extra])
+    if command == "verify":
+        assert result.exit_code == 1 and "clips: unreadable: cannot be read" in result.stdout
+    else:
+        assert result.exit_code == 2 and result.stderr.startswith("vidpipe: "), result.output
+        assert len(result.stderr.splitlines()) == 1 and "Lance" in result.stderr, result.stderr
+
+
+def test_the_quarantine_of_what_was_not_read_stays(worked):
+    row = Quarantined(table="clips", version=1, row_id=1, key="ab", reason="known")
+    write_quarantine(worked, [row], [])
+    result = CliRunner().invoke(main, ["verify", worked.root, "--quarantine", "--no-payloads"])
+    assert result.exit_code == 2 and "leave --no-payloads out" in result.stderr
+    for path in Path(worked.uri("clips"), "data").iterdir():
+        path.write_bytes(b"")
+    assert CliRunner().invoke(main, ["verify", worked.root, "--quarantine"]).exit_code == 1
+    assert read_quarantine(worked) == [row]
