@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -118,6 +119,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     if isinstance(hint, type) and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
         raise UserError(f"{where}: expected {hint.__name__}, found {value!r}")
+    if isinstance(value, float) and math.isnan(value):  # every comparison with it is false, so no check sees it
+        raise UserError(f"{where}: expected a number, found nan")
     return value
 
 

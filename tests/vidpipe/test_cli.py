@@ -81,7 +81,7 @@ def test_unknown_key(place: Path) -> None:
         ("stages=[]", ["stages: expected at least one"]),
         ("engine.workers=-3", ["engine.workers must be at least 0, found -3"]),
         ("engine.max_error_fraction=7", ["engine.max_error_fraction must be in [0, 1]"]),
-        ("engine.unit_mb=nan", ["engine.unit_mb must be above 0"]),
+        ("engine.unit_mb=nan", ["engine.unit_mb: expected a number, found nan"]),
         ("engine.decoder=torchcode", ["unknown decoders", "did you mean 'torchcodec'"]),
         ("ingest.files_per_unit=0", ["files_per_unit must be at least 1"]),
         ("caption.clips_per_unit=0", ["clips_per_unit must be at least 1"]),
