@@ -16,7 +16,7 @@ from schemas.errors import UserError
 
 
 class _Group(click.Group):
-    """Says what went wrong in one line; exit status 2 for a user's error, 130 after Ctrl-C."""
+    """Says what went wrong in one line; exit status 2 for a user's error, 130 after Ctrl-C, 143 after SIGTERM."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -24,9 +24,11 @@ class _Group(click.Group):
         except UserError as error:
             click.echo(f"vidpipe: {error}", err=True)
             sys.exit(2)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            from vidpipe.interrupts import Terminated
+
             click.echo("vidpipe: stopped; everything that was committed stays, run again to go on", err=True)
-            sys.exit(130)
+            sys.exit(143 if isinstance(error, Terminated) else 130)
         except Exception as error:
             told = _unreadable(error)
             if not told:

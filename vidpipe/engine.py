@@ -163,7 +163,7 @@ class Engine:
                     interrupts.check()
                     self._turn()
             except KeyboardInterrupt:
-                self.display.log("stopping; Ctrl-C again stops at once")
+                self.display.log("stopping; another Ctrl-C or SIGTERM stops at once")
                 self._commit_finished()
                 raise
             finally:

@@ -1,7 +1,7 @@
-"""Ctrl-C at a moment of our own choosing.
+"""Ctrl-C and SIGTERM at a moment of our own choosing.
 
 An exception that is raised wherever the program stands can be lost: a library that calls back into Python reports it as
-an error of its own, or ignores it. So the first Ctrl-C is noted and raised between two turns of the loop; a second one,
+an error of its own, or ignores it. So the first signal is noted and raised between two turns of the loop; a second one,
 by someone in a hurry, is raised at once.
 """
 
@@ -10,31 +10,42 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as schedulers of clusters send it some time before they kill."""
+
 
 class Interrupts:
-    """Notes Ctrl-C while it is entered; in a thread other than the main one it does nothing."""
+    """Notes Ctrl-C and SIGTERM while it is entered; in a thread other than the main one it does nothing."""
 
     def __init__(self) -> None:
-        self.requested = False
-        self._old: Any = None
+        self.requested = 0
+        self._old: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         try:
-            self._old = signal.signal(signal.SIGINT, self._note)
+            for number in SIGNALS:
+                self._old[number] = signal.signal(number, self._note)
         except ValueError:  # not the main thread, which alone sees signals
-            self._old = None
+            pass
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)
+        for number, old in self._old.items():
+            signal.signal(number, old)
 
     def _note(self, number: int, frame: Any) -> None:
         if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+            raise _error(number)
+        self.requested = number
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if one was noted."""
+        """Raise KeyboardInterrupt if Ctrl-C was noted, Terminated if SIGTERM was."""
         if self.requested:
-            raise KeyboardInterrupt
+            raise _error(self.requested)
+
+
+def _error(number: int) -> KeyboardInterrupt:
+    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from vidpipe.interrupts import Interrupts
+from vidpipe.interrupts import Interrupts, Terminated
 
 
 def press() -> None:
@@ -29,3 +29,14 @@ def test_the_second_is_raised_at_once():
     with Interrupts(), pytest.raises(KeyboardInterrupt):
         press()
         press()
+
+
+def test_sigterm_is_told_apart():
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Terminated):
+            interrupts.check()
+        with pytest.raises(KeyboardInterrupt) as error:
+            signal.raise_signal(signal.SIGINT)
+        assert not isinstance(error.value, Terminated)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
