@@ -54,6 +54,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.stages:
             raise UserError(f"stages: expected at least one of {', '.join(STAGES)}")
+        scorers = [s.name for s in self.score]
+        for name in scorers:
+            if scorers.count(name) > 1:
+                raise UserError(f"score: {name!r} is there twice; a scorer has one table")
         for name in self.stages:
             if name not in STAGES:
                 raise UserError(f"stages: unknown stage {name!r}{nearest(name, STAGES)}")

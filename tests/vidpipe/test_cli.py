@@ -85,6 +85,8 @@ def test_unknown_key(place: Path) -> None:
         ("engine.decoder=torchcode", ["unknown decoders", "did you mean 'torchcodec'"]),
         ("ingest.files_per_unit=0", ["files_per_unit must be at least 1"]),
         ("caption.clips_per_unit=0", ["clips_per_unit must be at least 1"]),
+        ("score=[{name='blur'}, {name='blur'}]", ["score: 'blur' is there twice"]),
+        ("caption.captioners=[{name='sidecar'}, {name='sidecar'}]", ["two are filed under 'sidecar'"]),
         ("caption.captioners=[]", ["captioners: expected at least one"]),
         ("embed.texts_per_unit=0", ["texts_per_unit must be at least 1"]),
     ],

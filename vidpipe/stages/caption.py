@@ -11,6 +11,7 @@ from typing import Any
 from schemas import config as configs
 from schemas import ids, tables
 from schemas.columns import TableSpec
+from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from vidpipe.sections import CaptionConfig, CaptionerConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from
@@ -44,6 +45,13 @@ class Caption(Stage):
     config: CaptionConfig
     sources: tuple[str, ...]
     upstream: tuple[str, ...] = ("analyze", "near_duplicates", "split")
+
+    def __post_init__(self) -> None:
+        twice = [s for i, s in enumerate(self.sources) if s in self.sources[:i]]
+        if twice:
+            raise UserError(
+                f"caption.captioners: two are filed under {twice[0]!r}; a source is asked once, by one of them"
+            )
 
     @property
     def where(self) -> str:  # type: ignore[override]
