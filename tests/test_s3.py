@@ -11,6 +11,8 @@ import av
 import numpy as np
 import pytest
 
+from tests.trainer.recipes import TINY
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = """
 stages = ["ingest", "analyze", "caption", "embed", "encode"]
@@ -29,23 +31,13 @@ vae = "dct"
 fps = "12"
 buckets = ["5x64x96"]
 """
-TRAIN = """
+TRAIN = f"""
 steps = 2
-[model.overrides]
-num_attention_heads = 2
-attention_head_dim = 16
-ffn_dim = 64
-num_layers = 1
+{TINY}
 [data]
 latents = "dct"
 text_encoder = "hashed-ngrams-64"
 captionless = "empty"
-[plan]
-token_budget = 96
-packs_per_step = 2
-[log]
-every = 1
-tensorboard = false
 """
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from schemas import config
 from schemas.errors import LatentSpaceMismatch, UserError, nearest
-from schemas.storage import complete_options
 from trainer.checkpoint import CheckpointConfig
 from trainer.data.index import DataConfig
 from trainer.data.loader import LoaderConfig
@@ -111,12 +110,8 @@ def load(path: str | Path, dataset: str | None = None, overrides: Iterable[str] 
 
 
 def from_values(values: Mapping[str, Any]) -> TrainRecipe:
-    """Build from TOML values, as `to_values` gives them; storage options are completed from the environment."""
-    made = config.build(TrainRecipe, values)
-    datasets = tuple(
-        dataclasses.replace(d, storage_options=complete_options(d.path, d.storage_options)) for d in made.data.datasets
-    )
-    return dataclasses.replace(made, data=dataclasses.replace(made.data, datasets=datasets))
+    """Build from TOML values, as `to_values` gives them."""
+    return config.build(TrainRecipe, values)
 
 
 def to_values(recipe: TrainRecipe) -> dict[str, Any]:

@@ -211,29 +211,22 @@ def query(dataset: str, sql: str, limit: int, as_json: bool) -> None:
         raise UserError(f"query: {error}") from None
     if as_json:
         for row in rows:
-            click.echo(json.dumps({n: _json_value(v) for n, v in zip(names, row)}, default=str))
+            click.echo(json.dumps({n: _shown(v, as_json=True) for n, v in zip(names, row)}, default=str))
         return
     click.echo("\t".join(names))
     for row in rows:
         click.echo("\t".join(str(_shown(v)) for v in row))
 
 
-def _shown(value: Any) -> Any:
-    """Ids as hex, within lists and structs too."""
+def _shown(value: Any, *, as_json: bool = False) -> Any:
+    """Ids as hex, within lists and structs too; for JSON, null for what it has no number for."""
     if isinstance(value, dict):
-        return {k: _shown(v) for k, v in value.items()}
+        return {str(k) if as_json else k: _shown(v, as_json=as_json) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_shown(v) for v in value]
+        return [_shown(v, as_json=as_json) for v in value]
+    if as_json and isinstance(value, float) and not math.isfinite(value):
+        return None
     return value.hex() if isinstance(value, (bytes, bytearray)) else value
-
-
-def _json_value(value: Any) -> Any:
-    """The same, with null for what JSON has no number for."""
-    if isinstance(value, dict):
-        return {str(k): _json_value(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else _shown(value)
 
 
 @main.command()

@@ -121,10 +121,7 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
     Raises:
         UserError: a wrong recipe, source or output; a redo that nobody asked for; too many faults.
     """
-    stages = make_stages(recipe, options.sources, output)
-    chosen = selected(stages, options.only)
-    selected(stages, options.redo)  # a misspelt name is told
-    check_expressions(stages)
+    stages, chosen = _checked(recipe, output, options)
     dataset = Dataset(output)
     dataset.check_place()
     _check_sources(chosen)
@@ -150,13 +147,19 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
 
 def plan(recipe: Recipe, output: str, options: RunOptions) -> list[dict[str, object]]:
     """What `run` would do, stage by stage, without writing anything."""
+    stages, chosen = _checked(recipe, output, options)
+    _check_sources(chosen)
+    dataset = Dataset(output)
+    return [dict(r) for r in dry_run(dataset, chosen, stages)]
+
+
+def _checked(recipe: Recipe, output: str, options: RunOptions) -> tuple[list[Stage], list[Stage]]:
+    """All stages and those that run; raise UserError on a name or an expression that cannot work."""
     stages = make_stages(recipe, options.sources, output)
     chosen = selected(stages, options.only)
     selected(stages, options.redo)  # a misspelt name is told
     check_expressions(stages)
-    _check_sources(chosen)
-    dataset = Dataset(output)
-    return [dict(r) for r in dry_run(dataset, chosen, stages)]
+    return stages, chosen
 
 
 def check_expressions(stages: Sequence[Stage]) -> None:

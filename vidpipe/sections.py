@@ -9,6 +9,11 @@ from schemas.errors import UserError
 from vidpipe.registry import DECODERS, load_decoder
 
 
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"{name} must be at least 1, found {value}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class IngestConfig:
     """`[ingest]`: which files are looked at.
@@ -22,8 +27,7 @@ class IngestConfig:
     files_per_unit: int = 64
 
     def __post_init__(self) -> None:
-        if self.files_per_unit < 1:
-            raise UserError(f"files_per_unit must be at least 1, found {self.files_per_unit}")
+        _at_least_one("files_per_unit", self.files_per_unit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +86,7 @@ class CaptionConfig:
     clips_per_unit: int = 64
 
     def __post_init__(self) -> None:
-        if self.clips_per_unit < 1:
-            raise UserError(f"clips_per_unit must be at least 1, found {self.clips_per_unit}")
+        _at_least_one("clips_per_unit", self.clips_per_unit)
         if not self.captioners:
             raise UserError("captioners: expected at least one; leave `caption` out of `stages` for no captions")
 
@@ -98,8 +101,7 @@ class EmbedConfig:
     texts_per_unit: int = 1024
 
     def __post_init__(self) -> None:
-        if self.texts_per_unit < 1:
-            raise UserError(f"texts_per_unit must be at least 1, found {self.texts_per_unit}")
+        _at_least_one("texts_per_unit", self.texts_per_unit)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,25 +11,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.trainer.recipes import TINY
 from trainer.cli import main
 from trainer.metrics import read_metrics
 
-RECIPE = """
+RECIPE = f"""
 steps = 4
-
-[model.overrides]
-num_attention_heads = 2
-attention_head_dim = 16
-ffn_dim = 64
-num_layers = 1
-
+{TINY}
 [data]
 latents = "dct"
 text_encoder = "synthetic"
-
-[plan]
-token_budget = 96
-packs_per_step = 2
 
 [optimizer]
 warmup_steps = 1
@@ -40,10 +31,6 @@ every = 2
 [heldout]
 every = 2
 max_samples = 5
-
-[log]
-every = 1
-tensorboard = false
 """
 
 

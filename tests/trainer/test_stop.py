@@ -11,34 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.recipes import TINY
 from trainer.metrics import read_metrics
 
-RECIPE = """
+RECIPE = f"""
 steps = 100000
-
-[model.overrides]
-num_attention_heads = 2
-attention_head_dim = 16
-ffn_dim = 64
-num_layers = 1
-
+{TINY}
 [data]
 latents = "synthetic"
 text_encoder = "synthetic"
-
-[plan]
-token_budget = 96
-packs_per_step = 2
 
 [checkpoint]
 every = 0
 
 [heldout]
 every = 0
-
-[log]
-every = 1
-tensorboard = false
 """
 LAUNCH = {
     1: [sys.executable, "-m", "trainer.cli"],

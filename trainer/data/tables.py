@@ -13,6 +13,7 @@ import numpy as np
 from schemas import layout
 from schemas.columns import check_version
 from schemas.errors import UserError, nearest
+from schemas.storage import complete_options
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +24,14 @@ class Source:
 
     Attributes:
         root: a folder or an object store URI.
-        storage_options: as Lance names them (`aws_endpoint`, `aws_access_key_id`, ...); empty reads the environment.
+        storage_options: as Lance names them (`aws_endpoint`, ...); the environment adds what lacks.
     """
 
     root: str
     storage_options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "storage_options", complete_options(self.root, self.storage_options))
 
     @property
     def is_local(self) -> bool:
@@ -66,7 +70,7 @@ class Source:
         import fsspec
 
         options: dict[str, Any] = {}
-        given = {key.lower(): value for key, value in self.storage_options.items()}
+        given = self.storage_options
         if self.root.startswith("s3://") and given:
             endpoint = given.get("aws_endpoint") or given.get("endpoint")
             options = {

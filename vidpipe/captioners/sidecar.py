@@ -21,7 +21,15 @@ from typing import Any
 
 from vidpipe.captioners.base import Answer, Caption, Captioner, CaptionRequest, Row
 from vidpipe.media.errors import MediaError
-from vidpipe.media.files import MEMBER, is_archive, open_bytes, protocol_of, read_members, split_member
+from vidpipe.media.files import (
+    DEFAULT_STORAGE,
+    MEMBER,
+    is_archive,
+    members_of,
+    open_bytes,
+    protocol_of,
+    split_member,
+)
 
 TEXT_KEYS = ("caption", "text", "captions")
 NAME_KEYS = ("file", "uri", "path", "video")
@@ -106,7 +114,10 @@ def names_in(prefix: str) -> frozenset[str]:
     suffixes = (".txt", ".json", ".jsonl")
     archive, separator, folder = prefix.partition(MEMBER)
     if separator and is_archive(archive):
-        parts = [name.rpartition("/") for name in members_of(archive)]
+        try:
+            parts = [name.rpartition("/") for name in members_of(archive, DEFAULT_STORAGE)]
+        except (OSError, tarfile.TarError) as error:
+            raise MediaError("io_error", f"sidecars in {archive}: {error}") from None
         names = [name for parent, slash, name in parts if parent + slash == folder]
     elif protocol_of(prefix) is None:
         try:
@@ -119,16 +130,6 @@ def names_in(prefix: str) -> frozenset[str]:
         filesystem, path = fsspec.core.url_to_fs(prefix)
         names = [PurePosixPath(str(found)).name for found in filesystem.ls(path, detail=False)]
     return frozenset(name for name in names if name.endswith(suffixes))
-
-
-@functools.lru_cache(maxsize=16)
-def members_of(archive: str) -> tuple[str, ...]:
-    """Members of a tar: once for all of its folders."""
-    try:
-        with open_bytes(archive) as file:
-            return tuple(read_members(file))
-    except (OSError, tarfile.TarError) as error:
-        raise MediaError("io_error", f"sidecars in {archive}: {error}") from None
 
 
 def _read(uri: str) -> str:

@@ -15,6 +15,7 @@ from vidpipe.media.files import (
     StorageConfig,
     as_os_errors,
     io_errors,
+    local_path,
     members_of,
     open_bytes,
     protocol_of,
@@ -72,14 +73,13 @@ def etag_of(uri: str, storage: StorageConfig = DEFAULT_STORAGE) -> str:
         if span is None:
             raise FileNotFoundError(f"{archive} has no member {member!r}")
         return f"{etag_of(archive, storage)}@{span[0]}"
-    protocol = protocol_of(uri)
-    if protocol is None:
-        status = Path(uri.removeprefix("file://")).stat()
-        return local_etag(status)
+    local = local_path(uri)
+    if local is not None:
+        return local_etag(Path(local).stat())
     import fsspec
 
     with as_os_errors():
-        filesystem, path = fsspec.core.url_to_fs(uri, **storage.for_protocol(protocol))
+        filesystem, path = fsspec.core.url_to_fs(uri, **storage.for_protocol(protocol_of(uri) or ""))
         return remote_etag(filesystem.info(path))
 
 

@@ -16,7 +16,7 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-CHUNK_BYTES = 512 << 20
+CHUNK_BYTES = 256 << 20
 
 
 def resize_crop(
@@ -48,7 +48,7 @@ def resize_crop(
 
         return resize_by_taps(frames_TCHW, *size_hw)
     out = torch.empty((*frames_TCHW.shape[:2], *size_hw), dtype=torch.uint8, device=frames_TCHW.device)
-    frame_bytes = 8 * max(frames_TCHW[0].numel(), out[0].numel()) if len(out) else 1
+    frame_bytes = 4 * max(frames_TCHW[0].numel(), out[0].numel()) if len(out) else 1
     step = max(1, CHUNK_BYTES // frame_bytes)
     for start in range(0, len(out), step):
         out[start : start + step] = _resize(frames_TCHW[start : start + step], size_hw)

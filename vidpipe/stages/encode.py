@@ -95,14 +95,10 @@ class Encode(Stage):
     def candidates(self, view: View) -> str | None:
         if not view.clip_columns:
             return None
-        selected, joined = "c.*", ""
-        if view.has("videos"):  # saves a worker probing the file again
-            names = [f for f in facts_columns() if f in view.columns["videos"]]
-            selected += ", {" + ", ".join(f"'{n}': v.\"{n}\"" for n in names) + "} AS video_facts"
-            joined = 'LEFT JOIN "cur/videos" v ON v.video_id = c.video_id '
+        facts = ", ".join(f"'{n}': v.\"{n}\"" for n in facts_columns())  # save a worker probing the file again
         return (
-            f"SELECT {selected}, c.clip_id AS id FROM clip c {joined}"
-            "WHERE len(c.uris) > 0 ORDER BY c.video_id, c.start_pts"
+            f"SELECT c.*, {{{facts}}} AS video_facts, c.clip_id AS id FROM clip c "
+            'JOIN "cur/videos" v ON v.video_id = c.video_id WHERE len(c.uris) > 0 ORDER BY c.video_id, c.start_pts'
         )
 
     def _answers(self, row: Row) -> list[Fit | Misfit]:

@@ -25,7 +25,7 @@ from schemas.layout import QUARANTINE, TEXT_ENCODER_KEY, outcomes_name
 from vidpipe.store.create import KEY_KEY
 from vidpipe.store.dataset import SENTINEL, Dataset
 from vidpipe.store.lease import registered
-from vidpipe.store.query import units_without_outcomes
+from vidpipe.store.query import plain_columns, units_without_outcomes
 
 if TYPE_CHECKING:
     import lance
@@ -136,8 +136,7 @@ def _unreadable(dataset: Dataset, name: str) -> Iterator[Problem]:
         dataset.table(name)  # says that there is none, and which there are
     try:
         table = dataset.table(name)
-        plain = [f.name for f in table.schema if not isinstance(f.type, pa.ExtensionType)]
-        for _ in table.scanner(columns=plain).to_batches():
+        for _ in table.scanner(columns=plain_columns(table)).to_batches():
             pass
     except SchemaMismatch:
         raise

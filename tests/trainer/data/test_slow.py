@@ -4,30 +4,17 @@ import time
 
 from click.testing import CliRunner
 
+from tests.trainer.recipes import TINY
 from trainer.cli import main
 from trainer.data.read import PackFetcher
 from trainer.data.synthetic import SyntheticConfig, write_dataset
 
-RECIPE = """
+RECIPE = f"""
 steps = 3
-
-[model.overrides]
-num_attention_heads = 2
-attention_head_dim = 16
-ffn_dim = 64
-num_layers = 1
-
+{TINY}
 [data]
 latents = "synthetic"
 text_encoder = "synthetic"
-
-[plan]
-token_budget = 96
-packs_per_step = 2
-
-[log]
-every = 1
-tensorboard = false
 """
 
 

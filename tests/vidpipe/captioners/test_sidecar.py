@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from vidpipe.captioners.base import CaptionRequest, make_captioner
-from vidpipe.captioners.sidecar import Sidecar, SidecarConfig, members_of, names_in, read_map, read_sidecar
+from vidpipe.captioners.sidecar import Sidecar, SidecarConfig, names_in, read_map, read_sidecar
 from vidpipe.media.errors import MediaError
 
 
 @pytest.fixture(autouse=True)
 def fresh_caches() -> None:
-    for cached in (names_in, members_of, read_map, read_sidecar):
+    for cached in (names_in, read_map, read_sidecar):
         cached.cache_clear()
 
 

@@ -16,6 +16,7 @@ import multiprocessing
 import random
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,15 @@ def outcome_of(path: str, deadline_seconds: float) -> tuple[str, str]:
         process.join()
 
 
+def mutations(sources: list[Path], count: int, seed: int) -> Iterator[tuple[str, bytes]]:
+    """Name and content of `count` mutated files, the same for a seed."""
+    rng = random.Random(seed)
+    for k in range(count):
+        source = sources[k % len(sources)]
+        mode, data = mutated(source.read_bytes(), rng)
+        yield f"{k:03d}-{mode}-{source.name}", data
+
+
 def run(sources: list[Path], count: int, seed: int, deadline_seconds: float) -> list[tuple[str, str, str]]:
     """(name, outcome, message) of `count` mutated files."""
     import torch
@@ -100,13 +110,10 @@ def run(sources: list[Path], count: int, seed: int, deadline_seconds: float) -> 
 
     torch.set_num_threads(1)
 
-    rng = random.Random(seed)
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for k in range(count):
-            source = sources[k % len(sources)]
-            mode, data = mutated(source.read_bytes(), rng)
-            path = Path(folder) / f"{k:03d}-{mode}-{source.name}"
+        for name, data in mutations(sources, count, seed):
+            path = Path(folder) / name
             path.write_bytes(data)
             found.append((path.name, *outcome_of(str(path), deadline_seconds)))
             path.unlink()
@@ -115,12 +122,9 @@ def run(sources: list[Path], count: int, seed: int, deadline_seconds: float) -> 
 
 def keep(sources: list[Path], count: int, seed: int, folder: Path) -> None:
     """Write the files that `run` goes through."""
-    rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    for k in range(count):
-        source = sources[k % len(sources)]
-        mode, data = mutated(source.read_bytes(), rng)
-        (folder / f"{k:03d}-{mode}-{source.name}").write_bytes(data)
+    for name, data in mutations(sources, count, seed):
+        (folder / name).write_bytes(data)
 
 
 def real_files(folder: Path, number: int = 10) -> list[Path]:

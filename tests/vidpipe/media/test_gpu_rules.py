@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import av
@@ -17,11 +16,7 @@ from vidpipe.media.pyav import PyAvReader
 from vidpipe.media.reference import ClipReference
 from vidpipe.media.tone_map import to_sdr_torch
 from vidpipe.media.torchcodec_cuda import TorchcodecCudaReader
-
-
-def psnr(a: np.ndarray, b: np.ndarray) -> float:
-    error = float(((a.astype(float) - b.astype(float)) ** 2).mean())
-    return math.inf if not error else 10 * math.log10(255**2 / error)
+from vidpipe.vaes.base import psnr_db
 
 
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
@@ -66,7 +61,7 @@ def test_ten_bits_are_converted_as_on_a_gpu(transfer, footage):
         theirs = to_sdr_torch(torch.from_numpy(rgb)[None], transfer, "bt2020")[0].permute(1, 2, 0).numpy()
     else:
         theirs = (rgb * 255).round().transpose(1, 2, 0)
-    assert psnr(ours, theirs) >= 45
+    assert psnr_db(torch.from_numpy(ours), torch.from_numpy(theirs)) >= 45
 
 
 class Dali(DaliReader):
