@@ -4,6 +4,9 @@ Decoded clips (`vidpipe.feed`) are gathered into batches of the bucket's shape, 
 through the VAE together. On a GPU the frames stay there from NVDEC on; each batch of latents is copied once, into
 pinned memory, while the next batch runs, and a thread of its own makes rows of it.
 
+Units that share a GPU's process take turns: one has the encoder from its first batch to its last, while the next
+decodes the clips that it will begin with and the last one writes.
+
 Out of memory halves the batch and goes on; the limit is remembered for the VAE, bucket and device as long as the
 process lives. A clip that fails becomes an outcome, and the others go on.
 """
@@ -12,9 +15,10 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 import time
 import zlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -30,6 +34,7 @@ from vidpipe.bucketing import Fit
 from vidpipe.conditioners.base import Conditioner, ConditionerConfig, make_conditioner, wanted
 from vidpipe.encode_config import EncodeConfig, parse_fps
 from vidpipe.feed import DecodedClip, FeedConfig, failed, feed
+from vidpipe.sandbox import waiting
 
 if TYPE_CHECKING:
     import torch
@@ -49,11 +54,44 @@ _batch_limits: dict[tuple[str, str, str], int] = {}
 """Greatest number of clips that fits, by VAE, bucket and device: learned from running out of memory."""
 
 
+_encoders: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""Held by the unit whose turn it is, by device."""
+
+
 @functools.cache
 def _encoder_thread(device: str) -> ThreadPoolExecutor:
     """The one thread of this process that encodes on a GPU, whichever threads ask: one batch at a time, and cuDNN's
     choice of algorithms, which PyTorch keeps a thread (tens of milliseconds a convolution and shape), is made once."""
     return ThreadPoolExecutor(1, thread_name_prefix=f"encode-{device}")
+
+
+class Turn:
+    """A unit's hold on the encoder of a GPU; on a CPU there is nothing to take turns for."""
+
+    def __init__(self, device: str) -> None:
+        self._lock = _encoders[device] if device.startswith("cuda") else None
+        self._held = False
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
+
+    def take(self) -> None:
+        """Wait for the encoder, unless it is held already; meanwhile no deadline of the unit runs."""
+        if self._lock is None or self._held:
+            return
+        if not self._lock.acquire(blocking=False):
+            with waiting():
+                self._lock.acquire()
+        self._held = True
+
+    def end(self) -> None:
+        """Let the next unit have it."""
+        if self._lock is not None and self._held:
+            self._held = False
+            self._lock.release()
 
 
 def conditioners_of(config: EncodeConfig, device: str = "cpu") -> list[Conditioner]:
@@ -127,11 +165,13 @@ def encode_clips(
     )
     made: list[dict[str, Any]] = []
     outcomes: dict[bytes, Outcome] = {}
-    with Outbox(config, fingerprint, background=how.threads > 0) as outbox:
+    with Turn(vae.device) as turn, Outbox(config, fingerprint, background=how.threads > 0) as outbox:
         for batch in batches(feed(rows, bucket, config, how, progress), vae, bucket, config, outcomes):
+            turn.take()
             for part, tensors, seconds in encode_batch(batch, vae, bucket, config, outcomes):
                 outbox.put(part, tensors)
                 outcomes.update((c.row["clip_id"], kept(c, bucket, seconds)) for c in part)
+        turn.end()  # its last kernels are queued: the next unit's may be queued behind them
         made = outbox.rows()
     made.sort(key=lambda r: r["latent_id"])
     return to_table(latents_spec(config), made), [outcomes[r["clip_id"]] for r in rows]

@@ -352,7 +352,7 @@ class Engine:
             context,
             deadline_seconds=config.deadline_seconds + config.deadline_per_minute * unit.footage_seconds / 60,
             row_deadline_seconds=config.row_deadline_seconds + config.deadline_per_minute * longest / 60,
-            gpu=run.stage.needs_gpu,
+            gpu=run.stage.gpu,
         )
         run.running[ticket] = unit
 

@@ -32,9 +32,9 @@ class Executor(Protocol):
         *args: Any,
         deadline_seconds: float,
         row_deadline_seconds: float,
-        gpu: bool = False,
+        gpu: float = 0.0,
     ) -> Ticket:
-        """Start a task."""
+        """Start a task; `gpu` is the share of a GPU that it takes, where any worker has one."""
 
     def wait(self, timeout_seconds: float) -> list[Done]:
         """Tasks that ended."""
@@ -61,7 +61,7 @@ class InlineExecutor:
         *args: Any,
         deadline_seconds: float,
         row_deadline_seconds: float,
-        gpu: bool = False,
+        gpu: float = 0.0,
     ) -> Ticket:
         ticket = Ticket()
         try:
@@ -106,7 +106,7 @@ class LazyExecutor:
         *args: Any,
         deadline_seconds: float,
         row_deadline_seconds: float,
-        gpu: bool = False,
+        gpu: float = 0.0,
     ) -> Ticket:
         return self.connect().submit(
             function, *args, deadline_seconds=deadline_seconds, row_deadline_seconds=row_deadline_seconds, gpu=gpu

@@ -8,6 +8,7 @@ With no threads the same steps run one after another in the caller, which is bes
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import queue
 import threading
@@ -172,7 +173,10 @@ def _threaded(
                     return
 
     count = min(how.threads, len(files))
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(work, number), daemon=True)
+        for number in range(count)
+    ]
     for thread in threads:
         thread.start()
     try:

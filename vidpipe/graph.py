@@ -1,8 +1,10 @@
 """Dask, as it is: the only module that imports it.
 
 A `DaskExecutor` hands tasks to an embedded `LocalCluster` (worker processes, one task each) or to an existing
-scheduler. Tasks carry ids, paths and fragment metadata, never pixels; each runs in its worker's sandbox, so that a
-hang or a crash of native code costs one task and not the worker.
+scheduler. Tasks carry ids, paths and fragment metadata, never pixels; each runs in a sandbox of its worker, so that a
+hang or a crash of native code costs one task and not the worker. Tasks on a GPU share one, and so one copy of the
+models: a worker with two threads takes two tasks that ask for half a GPU each, and one decodes and writes while the
+other encodes. Other tasks have one for each thread of the worker.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from distributed import Client, Future, LocalCluster
 
 from schemas.errors import UserError
 from vidpipe.executor import Done, Ticket
-from vidpipe.sandbox import UnitCrashed, shared
+from vidpipe.sandbox import UnitCrashed, own, shared
 
 CONFIG = {
     "distributed.worker.daemon": False,
@@ -32,13 +34,20 @@ CONFIG = {
 }
 
 START_SECONDS = 120.0
+GPU_TASKS = 2
+"""Tasks at once on a GPU, at half a GPU each."""
 
 
 def in_sandbox(
-    function: Callable[..., Any], args: tuple[Any, ...], deadline_seconds: float, row_deadline_seconds: float
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    deadline_seconds: float,
+    row_deadline_seconds: float,
+    on_gpu: bool,
 ) -> Any:
-    """Run a task in this worker's sandbox."""
-    return shared().call(function, *args, deadline_seconds=deadline_seconds, row_deadline_seconds=row_deadline_seconds)
+    """Run a task in a sandbox of this worker."""
+    sandbox = shared() if on_gpu else own()
+    return sandbox.call(function, *args, deadline_seconds=deadline_seconds, row_deadline_seconds=row_deadline_seconds)
 
 
 @contextlib.contextmanager
@@ -79,7 +88,7 @@ class DaskExecutor:
                 raise
         self._done: queue.SimpleQueue[tuple[Ticket, Future]] = queue.SimpleQueue()
         self._running: dict[Ticket, Future] = {}
-        self._workers = workers + len(gpus)
+        self._slots = workers + GPU_TASKS * len(gpus)
         self._external = bool(scheduler)
 
     @staticmethod
@@ -92,15 +101,15 @@ class DaskExecutor:
     def slots(self) -> int:
         """Tasks that can run at once; follows an existing scheduler as its workers come and go."""
         if not self._external:
-            return self._workers
+            return self._slots
         return max(1, sum(self._client.nthreads().values()))
 
-    def _resources(self, gpu: bool) -> dict[str, float] | None:
-        """One of what the task's kind of worker offers, where any does."""
+    def _resources(self, gpu: float) -> dict[str, float] | None:
+        """What the task takes of what its kind of worker offers, where any does."""
         wanted = "GPU" if gpu else "CPU"
         info = self._client.scheduler_info(n_workers=-1)
         offered = any(wanted in w.get("resources", {}) for w in info["workers"].values())
-        return {wanted: 1} if offered else None
+        return {wanted: gpu or 1.0} if offered else None
 
     def submit(
         self,
@@ -108,13 +117,20 @@ class DaskExecutor:
         *args: Any,
         deadline_seconds: float,
         row_deadline_seconds: float,
-        gpu: bool = False,
+        gpu: float = 0.0,
     ) -> Ticket:
         """Start a task."""
         ticket = Ticket()
         resources = self._resources(gpu)
         future = self._client.submit(
-            in_sandbox, function, args, deadline_seconds, row_deadline_seconds, pure=False, resources=resources
+            in_sandbox,
+            function,
+            args,
+            deadline_seconds,
+            row_deadline_seconds,
+            "GPU" in (resources or {}),
+            pure=False,
+            resources=resources,
         )
         self._running[ticket] = future
         future.add_done_callback(lambda f, t=ticket: self._done.put((t, f)))
@@ -168,9 +184,9 @@ class _Cluster(LocalCluster):
         if not self.gpus:
             return {name: spec}
         gpu = self.gpus[name] if name < len(self.gpus) else ""
+        more: dict[str, Any] = {"resources": {"GPU": 1}, "nthreads": GPU_TASKS} if gpu else {"resources": {"CPU": 1}}
         environment = {**options["env"], "CUDA_VISIBLE_DEVICES": gpu}
-        resources = {"GPU": 1} if gpu else {"CPU": 1}
-        return {name: {**spec, "options": {**options, "env": environment, "resources": resources}}}
+        return {name: {**spec, "options": {**options, "env": environment, **more}}}
 
 
 def _local_cluster(workers: int, gpus: Sequence[str]) -> Any:

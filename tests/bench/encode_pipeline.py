@@ -6,8 +6,8 @@
 gpu: 1080p H.264 files, the full Wan 2.1 VAE (random weights), frames decoded as the pipeline decides (`--decoder`).
 Prints the frames a second of the VAE alone, on frames that are already on the device and in batches of the same size,
 and of the pipeline, from opening files to the commit; their ratio; and where the pipeline's time went: before the VAE's
-first batch, between batches, after the last. Units are as large as the engine makes them (`--unit-mb`), and run one
-after another as in a worker; `--concurrent 2` has one decode and write while the other encodes.
+first batch, between batches, after the last. Units are as large as the engine makes them (`--unit-mb`), two at a time
+as in a worker: one decodes and writes while the other encodes. `--concurrent 1 2` compares, by turns.
 
 cpu: one and two worker processes over the same files, bare decoding and the pipeline with `dct` in turn; prints the
 speed-up of two processes for each, and the ratio of the two speed-ups.
@@ -184,15 +184,16 @@ def gpu(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     def alone() -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        calls = max(3, len(rows) // batch)
+        calls = max(3, min(20, len(rows) // batch))
         for _ in range(calls):
             vae.encode(resident)
         torch.cuda.synchronize()
         return calls * batch * bucket.num_frames / (time.perf_counter() - start)
 
     clock = VaeClock(vae)
-    results = []
-    for i in range(options.rounds + 1):  # the first one compiles what is left to compile, and does not count
+    results: dict[int, list[dict[str, float]]] = {n: [] for n in options.concurrent}
+    turns = [n for _ in range(options.rounds) for n in options.concurrent]
+    for i, concurrent in enumerate([0, *turns]):  # the first one compiles what is left to compile, and does not count
         name = layout.latents_name("wan2.1", bucket)
         dataset = Dataset(str(folder / f"dataset{i}")).create()
         dataset.ensure(name, tables.LATENTS, table_metadata(vae, bucket))
@@ -205,7 +206,7 @@ def gpu(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             dataset.root,
             name,
             units,
-            options.concurrent,
+            concurrent or 1,
             Committer(dataset, "encode", lease),
             bucket,
             vae,
@@ -218,10 +219,14 @@ def gpu(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         account = clock.account(seconds)
         vae_alone = (before + alone()) / 2
         through = len(rows) * bucket.num_frames / seconds
-        results.append({"vae_alone": vae_alone, "pipeline": through, "ratio": through / vae_alone, **account})
-        print(json.dumps(results[-1]), flush=True)
-    counted = results[1:] or results
-    return {k: statistics.median(r[k] for r in counted) for k in counted[0]} | {"rounds": counted}
+        result = {"vae_alone": vae_alone, "pipeline": through, "ratio": through / vae_alone, **account}
+        print(json.dumps({"concurrent": concurrent, **result}), flush=True)
+        if concurrent:
+            results[concurrent].append(result)
+    return {
+        f"concurrent {n}": {k: statistics.median(r[k] for r in rounds) for k in rounds[0]} | {"rounds": rounds}
+        for n, rounds in results.items()
+    }
 
 
 def bucket_shape(bucket: Bucket) -> tuple[int, int, int]:
@@ -310,7 +315,7 @@ def main() -> None:
     parser.add_argument("--bucket", default="81x480x832")
     parser.add_argument("--unit-mb", type=float, default=EngineConfig().unit_mb)
     parser.add_argument("--batch-frames", type=int, default=0)
-    parser.add_argument("--concurrent", type=int, default=1)
+    parser.add_argument("--concurrent", type=int, nargs="+", default=[2])
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--decoder", default="auto")
     parser.add_argument("--device", default="cuda")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -19,7 +20,7 @@ from schemas.buckets import Bucket
 from schemas.errors import BucketMismatch
 from schemas.latent_spaces import LatentSpace
 from vidpipe import encode, feed
-from vidpipe.encode import EncodeConfig, encode_clips
+from vidpipe.encode import EncodeConfig, Turn, encode_clips
 from vidpipe.vaes.base import Vae
 from vidpipe.vaes.dct import DctVae
 
@@ -334,3 +335,27 @@ def test_rate_of_the_stream_itself(two_files):
     table, _ = encode_clips(two_files[:1], BUCKET, DctVae(), config, fingerprint="f")
     assert table["fps"].to_pylist() == [10.0]
     assert config.rate is None and CONFIG.rate == Fraction(10)
+
+
+def test_units_on_one_gpu_take_turns_from_the_first_batch_to_the_last() -> None:
+    """The lock alone: no GPU is touched."""
+    told: list[str] = []
+
+    def unit(name: str) -> None:
+        with Turn("cuda:test") as turn:
+            for _ in range(3):
+                turn.take()
+                told.append(name)
+                time.sleep(0.02)
+            turn.end()
+            told.append("writes")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(unit, "abcd"))
+    batches = [t for t in told if t != "writes"]
+    assert all(len(set(batches[i : i + 3])) == 1 for i in range(0, 12, 3))
+    with pytest.raises(ZeroDivisionError), Turn("cuda:test") as turn:
+        turn.take()
+        raise ZeroDivisionError
+    with Turn("cuda:test") as turn:
+        turn.take()  # the failed one let go

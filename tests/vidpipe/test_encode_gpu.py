@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,27 @@ def test_threads_and_batches_change_no_bit(rows):
     one, _ = encode_clips(rows, BUCKET, vae, EncodeConfig(batch_frames=17), fingerprint="f", threads=1)
     many, _ = encode_clips(rows, BUCKET, vae, EncodeConfig(batch_frames=102), fingerprint="f", threads=8)
     assert one.equals(many)
+
+
+def test_two_units_at_once_take_turns_and_change_no_bit(rows):
+    who: list[int] = []
+
+    class Told(DctVae):
+        def encode_raw(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
+            who.append(int(frames_BCTHW[0].long().sum()))
+            return super().encode_raw(frames_BCTHW)
+
+    def unit(part: list[dict[str, Any]]) -> Any:
+        return encode_clips(part, BUCKET, vae, EncodeConfig(batch_frames=17), fingerprint="f")[0]
+
+    vae = Told(device="cuda")
+    units = [rows[:3], rows[3:]]
+    plain = [unit(part) for part in units]
+    (first, second), who = (set(who[:3]), set(who[3:])), []
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(unit, units))
+    assert [a.equals(b) for a, b in zip(found, plain)] == [True, True]
+    assert {frozenset(who[:3]), frozenset(who[3:])} == {frozenset(first), frozenset(second)}
 
 
 def test_a_real_out_of_memory_is_survived(rows, monkeypatch):

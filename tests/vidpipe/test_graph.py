@@ -89,13 +89,46 @@ def test_a_worker_a_gpu_and_cpu_tasks_elsewhere() -> None:
     """No GPU is touched: workers are told which one they may see."""
     executor = DaskExecutor("", workers=1, gpus=["3", "GPU-5"])
     try:
-        assert executor.slots() == 3
-        on_gpu = {executor.submit(pause_and_tell, gpu=True, **LIMITS) for _ in range(2)}
+        assert executor.slots() == 5
+        on_gpu = {executor.submit(pause_and_tell, gpu=1.0, **LIMITS) for _ in range(2)}
         on_cpu = {executor.submit(visible, **LIMITS) for _ in range(3)}
         found = {d.ticket: d.value for d in wait_for(executor, 5)}
         assert {found[t] for t in on_gpu} == {"3", "GPU-5"}
         assert {found[t] for t in on_cpu} == {""}
+        for _ in range(2):
+            executor.submit(abs, 1, gpu=1.0, **LIMITS)  # the sandboxes have started
+        wait_for(executor, 2)
+        for _ in range(4):
+            executor.submit(where_and_when, gpu=0.5, **LIMITS)
+        spans: dict[int, list[tuple[float, float]]] = {}
+        for done in wait_for(executor, 4):
+            spans.setdefault(done.value[0], []).append(done.value[1:])
+        assert len(spans) == 2  # a process a GPU
+        for (start_a, end_a), (start_b, end_b) in spans.values():
+            assert max(start_a, start_b) < min(end_a, end_b)
     finally:
+        executor.close()
+
+
+def where_and_when() -> tuple[int, float, float]:
+    start = time.monotonic()
+    time.sleep(3)
+    return os.getpid(), start, time.monotonic()
+
+
+def test_each_thread_of_a_worker_has_a_process_of_its_own() -> None:
+    """`dask worker` without options has a thread a core."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0") as cluster:
+        executor = DaskExecutor(cluster.scheduler_address, workers=1)
+        for _ in range(2):
+            executor.submit(where_and_when, **LIMITS)
+        assert len({d.value[0] for d in wait_for(executor, 2)}) == 2
+        crash = executor.submit(segfault, **LIMITS)
+        fine = executor.submit(where_and_when, **LIMITS)
+        found = {d.ticket: d for d in wait_for(executor, 2)}
+        assert isinstance(found[crash].error, UnitCrashed) and found[fine].error is None
         executor.close()
 
 

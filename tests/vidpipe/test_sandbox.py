@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import os
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,3 +107,141 @@ def test_exceptions_come_back_with_their_row(box: Sandbox) -> None:
     assert error.value.unit_row == 1  # type: ignore[attr-defined]
     with pytest.raises(UnitError, match="two arguments"):
         box.call(raise_unpicklable, deadline_seconds=10)
+
+
+# -- several calls in one child
+
+
+def meet(folder: str, me: str, other: str) -> int:
+    """Ends only if both calls run at once."""
+    sandbox.progress(0)
+    Path(folder, me).touch()
+    until = time.monotonic() + 20
+    while not Path(folder, other).exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return os.getpid()
+
+
+def meet_and_crash(folder: str, me: str, other: str) -> None:
+    meet(folder, me, other)
+    sandbox.progress(7)
+    ctypes.string_at(0)
+
+
+def meet_and_go_on(folder: str, me: str, other: str) -> str:
+    meet(folder, me, other)
+    sandbox.progress(3)
+    time.sleep(1)
+    return f"{me} is done"
+
+
+def meet_and_spin(folder: str, me: str, other: str) -> None:
+    meet(folder, me, other)
+    sandbox.progress(5)
+    spin()
+
+
+def wait_for_another() -> str:
+    sandbox.progress(1)
+    with sandbox.waiting():
+        time.sleep(1.2)
+    time.sleep(0.1)
+    return "had its turn"
+
+
+def wait_and_spin() -> None:
+    sandbox.progress(4)
+    with sandbox.waiting():
+        time.sleep(0.2)
+    spin()
+
+
+def progress_in_a_thread(row: int) -> None:
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(sandbox.progress, row))
+    thread.start()
+    thread.join()
+    raise ValueError(str(row))
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def at_once(box: Sandbox, *calls: tuple[Any, ...], **limits: float) -> list[Future[Any]]:
+    """Futures of calls, all of them ended."""
+    limits = {"deadline_seconds": 30.0, **limits}
+    box.call(abs, 1, deadline_seconds=30)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [pool.submit(box.call, *call, **limits) for call in calls]
+
+
+def test_two_calls_run_at_once_in_one_child(box: Sandbox, tmp_path: Path) -> None:
+    a, b = at_once(box, (meet, str(tmp_path), "a", "b"), (meet, str(tmp_path), "b", "a"))
+    assert a.result() == b.result() != os.getpid()
+
+
+def test_a_crash_is_the_guilty_call_s_alone(box: Sandbox, tmp_path: Path) -> None:
+    calls = (meet_and_crash, str(tmp_path), "a", "b"), (meet_and_go_on, str(tmp_path), "b", "a")
+    guilty, innocent = at_once(box, *calls)
+    assert innocent.result() == "b is done"
+    error = guilty.exception()
+    assert isinstance(error, UnitCrashed)
+    assert (error.row, error.company) == (7, False)
+
+
+def test_a_hang_is_the_guilty_call_s_alone(box: Sandbox, tmp_path: Path) -> None:
+    calls = (meet_and_spin, str(tmp_path), "a", "b"), (meet_and_go_on, str(tmp_path), "b", "a")
+    guilty, innocent = at_once(box, *calls, row_deadline_seconds=2.5)
+    assert innocent.result() == "b is done"
+    error = guilty.exception()
+    assert isinstance(error, UnitTimeout)
+    assert (error.row, error.company) == (5, False)
+
+
+def test_no_deadline_runs_while_a_call_waits_for_another(box: Sandbox) -> None:
+    box.call(abs, 1, deadline_seconds=10)
+    assert box.call(wait_for_another, deadline_seconds=0.8, row_deadline_seconds=0.6) == "had its turn"
+    with pytest.raises(UnitTimeout) as error:
+        box.call(wait_and_spin, deadline_seconds=60, row_deadline_seconds=0.5)
+    assert error.value.row == 4
+
+
+def test_rows_are_told_by_call(box: Sandbox) -> None:
+    found = at_once(box, *((progress_in_a_thread, row) for row in range(8)))
+    assert [f.exception().unit_row for f in found] == list(range(8))  # type: ignore[union-attr]
+
+
+def test_an_exit_is_a_crash(box: Sandbox) -> None:
+    with pytest.raises(UnitCrashed, match="exit status 3"):
+        box.call(leave, deadline_seconds=10)
+
+
+def test_an_answer_that_cannot_be_loaded_is_an_error_and_the_child_goes_on(box: Sandbox) -> None:
+    pid = box.call(os.getpid, deadline_seconds=10)
+    with pytest.raises(RuntimeError, match="not here"):
+        box.call(Unloadable, deadline_seconds=10)
+    assert box.call(os.getpid, deadline_seconds=10) == pid
+
+
+def break_the_context() -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_after_a_cuda_error_the_next_call_has_a_new_process(box: Sandbox) -> None:
+    pid = box.call(os.getpid, deadline_seconds=10)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        box.call(break_the_context, deadline_seconds=10)
+    assert box.call(os.getpid, deadline_seconds=10) != pid
+
+
+class Unloadable:
+    """Pickles, and cannot be loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return refuse, ()
+
+
+def refuse() -> None:
+    raise RuntimeError("not here")

@@ -82,7 +82,7 @@ class Stage:
         upstream: stages whose rows this one takes; it is complete only after them.
         computes_from: those of `upstream` whose columns shape the output: their fingerprints enter ours.
         barrier: wait until every upstream stage is complete before the first query.
-        needs_gpu: ask the scheduler for one GPU where there are any.
+        gpu: share of a GPU that a unit takes, where there are any; two of 0.5 run at once in one process.
         single_item: each row has one outcome, so that rows with one need not be looked at again.
         lazy_tables: tables are made when the first unit needs them, since most may never be.
         replaces_table: a table stage: each result replaces all rows of its table.
@@ -94,7 +94,7 @@ class Stage:
     upstream: tuple[str, ...] = ()
     computes_from: ClassVar[tuple[str, ...]] = ()
     barrier: ClassVar[bool] = False
-    needs_gpu: ClassVar[bool] = False
+    gpu: ClassVar[float] = 0.0
     single_item: ClassVar[bool] = True
     lazy_tables: ClassVar[bool] = False
     replaces_table: ClassVar[bool] = False

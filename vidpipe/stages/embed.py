@@ -41,7 +41,7 @@ class Embed(Stage):
     name = "embed"
     version = 1
     upstream = ("caption",)
-    needs_gpu = True
+    gpu = 1.0
     config: EmbedConfig
     encoder_name: str
     metadata: str

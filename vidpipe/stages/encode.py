@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ MOST_CLIPS = 4096
 """Clips a unit at most, however small the latents: a lost unit is not too much to do again."""
 
 
+_LOADING = threading.Lock()
+
+
 @functools.lru_cache(maxsize=2)
 def _vae(name: str, source: str, device: str, params: str) -> Vae:
     return make_vae(name, source=source, device=device, params=json.loads(params))
@@ -35,7 +39,8 @@ def _vae(name: str, source: str, device: str, params: str) -> Vae:
 
 def load_vae(config: EncodeConfig, device: str) -> Vae:
     """The recipe's VAE, made once a process."""
-    return _vae(config.vae, config.source, device, ids.canonical_json(config.params).decode())
+    with _LOADING:
+        return _vae(config.vae, config.source, device, ids.canonical_json(config.params).decode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ class Encode(Stage):
     version = 1
     computes_from = ("analyze",)
     barrier = True
-    needs_gpu = True
+    gpu = 0.5
     single_item = False
     lazy_tables = True
     config: EncodeConfig
