@@ -8,6 +8,7 @@ a changed parameter are all the same query: rows without an outcome under the st
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections import Counter, deque
@@ -260,8 +261,9 @@ class Engine:
         started = time.monotonic()
         busy = run.busy_ids()
         run.final, run.dirty, run.skipped = self._upstream_complete(run), False, 0
-        view = run.view = self._view()
         stage = run.stage
+        view = run.view = self._view()
+        view.slots = functools.partial(self.executor.slots, stage.gpu)
         view.use_outcomes(stage.name, RETRIED if self.retry_failed else ())
         parts: list[Iterator[Unit | Result]] = []
         candidates = stage.candidates(view)

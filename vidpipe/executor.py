@@ -23,8 +23,8 @@ class Done:
 class Executor(Protocol):
     """Runs tasks somewhere."""
 
-    def slots(self) -> int:
-        """Tasks that can run at once."""
+    def slots(self, gpu: float = 0.0) -> int:
+        """Tasks that can run at once: of all kinds, or of those that take such a share of a GPU."""
 
     def submit(
         self,
@@ -52,7 +52,7 @@ class InlineExecutor:
     def __init__(self) -> None:
         self._done: list[Done] = []
 
-    def slots(self) -> int:
+    def slots(self, gpu: float = 0.0) -> int:
         return 1
 
     def submit(
@@ -84,7 +84,7 @@ class LazyExecutor:
 
     Args:
         start: makes the executor.
-        slots: tasks at once, until it has started.
+        slots: tasks at once, until it has started; how many GPUs there are, only the executor knows.
     """
 
     def __init__(self, start: Callable[[], Executor], slots: int) -> None:
@@ -97,7 +97,9 @@ class LazyExecutor:
             self._inner = self._start()
         return self._inner
 
-    def slots(self) -> int:
+    def slots(self, gpu: float = 0.0) -> int:
+        if gpu:
+            return self.connect().slots(gpu)
         return self._inner.slots() if self._inner else self._slots
 
     def submit(

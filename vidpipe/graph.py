@@ -98,11 +98,17 @@ class DaskExecutor:
         except (OSError, ValueError) as error:
             raise UserError(f"--scheduler {scheduler}: cannot connect: {error}") from None
 
-    def slots(self) -> int:
+    def slots(self, gpu: float = 0.0) -> int:
         """Tasks that can run at once; follows an existing scheduler as its workers come and go."""
+        if gpu and (on_gpus := self._gpu_slots(gpu)):
+            return on_gpus
         if not self._external:
             return self._slots
         return max(1, sum(self._client.nthreads().values()))
+
+    def _gpu_slots(self, gpu: float) -> int:
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        return sum(int(min(w["nthreads"], w.get("resources", {}).get("GPU", 0) / gpu)) for w in workers)
 
     def _resources(self, gpu: float) -> dict[str, float] | None:
         """What the task takes of what its kind of worker offers, where any does."""

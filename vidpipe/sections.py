@@ -111,8 +111,8 @@ class EngineConfig:
     Attributes:
         workers: worker processes of the embedded cluster; 0 for one a core.
         in_flight: units handed out at once, per worker.
-        unit_minutes: footage that one analyze unit holds.
-        unit_mb: latents that one encode unit holds, so that a fragment is worth reading.
+        unit_minutes: footage that one analyze unit holds; less where there is not enough for two units a worker.
+        unit_mb: latents that one encode unit holds, so that a fragment is worth reading; less likewise.
         deadline_seconds: a unit's time limit, beside `deadline_per_minute` seconds for each minute of its footage.
         row_deadline_seconds: likewise for each row (a file, a clip) of a unit, where the stage says which it is at.
         commit_seconds: finished units wait at most this long before they are committed.

@@ -246,6 +246,48 @@ def test_limit_takes_that_many_rows_of_each_stage(tmp_path: Path) -> None:
     assert run(tmp_path / "d", Numbers(), Squares())["square"] == {"kept": NUM_SOURCES - 6}
 
 
+class EightWorkers(InlineExecutor):
+    """As if there were so many."""
+
+    def slots(self, gpu: float = 0.0) -> int:
+        return 8
+
+
+@pytest.mark.parametrize(("limit", "most"), [(None, 4), (63, 4), (48, 3), (16, 1), (5, 1)])
+def test_what_is_too_little_for_full_units_is_shared_by_all_workers(
+    tmp_path: Path, limit: int | None, most: int
+) -> None:
+    sizes: list[int] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Shared(Numbers):
+        def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
+            for batch in batched_by(rows, 4, slots=view.slots):
+                sizes.append(len(batch))
+                yield self.make_unit(view.accepted[self.name][0], batch)
+
+    stage = Shared(count=160)
+    dataset = Dataset(str(tmp_path / "d")).create()
+    Engine(dataset, [stage], [stage], EngineConfig(), EightWorkers(), Silent(), limit=limit).run()
+    assert max(sizes) == most and sum(sizes) == (limit or 160)
+
+
+def test_looking_ahead_for_shares_is_bounded_and_weights_of_nothing_end_a_unit() -> None:
+    taken = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield {"seconds": 0.0 if taken < 6000 else 10.0}
+
+    units = batched_by(rows(), 60.0, "seconds", lambda: 1000)
+    assert len(next(units)) == 4096 and taken == 4096
+    assert len(next(units)) == 6000 - 4097 + 6
+    assert [len(b) for b in batched_by([{"seconds": None}] * 9, 60.0, "seconds", lambda: 4)] == [9]
+    assert [len(b) for b in batched_by([{"seconds": 10.0}] * 12, 60.0, "seconds", lambda: 1)] == [6, 6]
+
+
 def test_changed_parameter_wants_redo_or_adopt(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path / "d")
     run(tmp_path / "d", Numbers(), Squares())

@@ -48,7 +48,7 @@ def executor():  # type: ignore[no-untyped-def]
 def test_values_come_back_under_their_tickets(executor: DaskExecutor) -> None:
     tickets = {executor.submit(square, n, **LIMITS): n for n in range(8)}
     assert {tickets[d.ticket]: d.value for d in wait_for(executor, 8)} == {n: n * n for n in range(8)}
-    assert executor.slots() == 2
+    assert executor.slots() == executor.slots(0.5) == 2
 
 
 def test_hang_crash_and_error_each_come_back_as_such(executor: DaskExecutor) -> None:
@@ -89,7 +89,7 @@ def test_a_worker_a_gpu_and_cpu_tasks_elsewhere() -> None:
     """No GPU is touched: workers are told which one they may see."""
     executor = DaskExecutor("", workers=1, gpus=["3", "GPU-5"])
     try:
-        assert executor.slots() == 5
+        assert (executor.slots(), executor.slots(0.5), executor.slots(1.0)) == (5, 4, 2)
         on_gpu = {executor.submit(pause_and_tell, gpu=1.0, **LIMITS) for _ in range(2)}
         on_cpu = {executor.submit(visible, **LIMITS) for _ in range(3)}
         found = {d.ticket: d.value for d in wait_for(executor, 5)}

@@ -60,7 +60,7 @@ class Analyze(Stage):
 
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
         fingerprint = view.accepted[self.name][0]
-        for batch in batched_by(rows, self.unit_minutes * 60, "duration_seconds"):
+        for batch in batched_by(rows, self.unit_minutes * 60, "duration_seconds", view.slots):
             if self.spans:
                 batch = [{**r, "spans": [s for u in r["uris"] for s in self.spans.get(u, ())]} for r in batch]
             yield self.make_unit(fingerprint, batch)

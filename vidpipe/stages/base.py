@@ -8,7 +8,8 @@ fragments make every later scan slow); rows with blobs are written by the worker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -192,14 +193,48 @@ class Stage:
         )
 
 
-def batched_by(rows: Iterable[Row], limit: float, weight: str | None = None) -> Iterator[list[Row]]:
-    """Cut rows into runs whose `weight` column (or count) reaches `limit`."""
+UNITS_A_SLOT = 2
+"""Units for each slot at least, where there are rows enough: one that meets harder footage holds up less."""
+MOST_ROWS = 4096
+"""Rows a unit at most, however little they weigh."""
+
+
+def shared_out(
+    rows: Iterable[Row], limit: float, weigh: Callable[[Row], float], slots: Callable[[], int]
+) -> tuple[Iterator[Row], float]:
+    """The rows, and what a unit of them shall weigh: `limit`, or less where there is not enough for all slots.
+
+    Looks ahead no further than that needs; `slots` is asked once there is a row.
+    """
+    rows = iter(rows)
+    head = list(itertools.islice(rows, 1))
+    if not head:
+        return rows, limit
+    at_once = slots()
+    wanted, total = (UNITS_A_SLOT * at_once if at_once > 1 else 1), weigh(head[0])
+    for row in rows:
+        head.append(row)
+        total += weigh(row)
+        if total >= wanted * limit or len(head) >= MOST_ROWS:
+            return itertools.chain(head, rows), limit
+    return iter(head), min(limit, total / wanted) if total else limit
+
+
+def batched_by(
+    rows: Iterable[Row], limit: float, weight: str | None = None, slots: Callable[[], int] = lambda: 1
+) -> Iterator[list[Row]]:
+    """Cut rows into runs whose `weight` column (or count) reaches `limit`, or less: see `shared_out`."""
+
+    def weigh(row: Row) -> float:
+        return (row.get(weight) or 0.0) if weight else 1.0
+
     batch: list[Row] = []
     total = 0.0
+    rows, limit = shared_out(rows, limit, weigh, slots)
     for row in rows:
         batch.append(row)
-        total += (row.get(weight) or 0.0) if weight else 1.0
-        if total >= limit:
+        total += weigh(row)
+        if total >= limit or len(batch) >= MOST_ROWS:
             yield batch
             batch, total = [], 0.0
     if batch:

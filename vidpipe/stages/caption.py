@@ -77,7 +77,7 @@ class Caption(Stage):
 
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
         fingerprint = view.accepted[self.name][0]
-        for batch in batched_by(rows, self.config.clips_per_unit):
+        for batch in batched_by(rows, self.config.clips_per_unit, slots=view.slots):
             yield self.make_unit(fingerprint, batch)
 
     def process(self, unit: Unit, context: Context) -> Result:

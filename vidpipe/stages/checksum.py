@@ -56,7 +56,7 @@ class Checksum(Stage):
         return "SELECT video_id AS id, uris, size_bytes FROM \"cur/videos\" WHERE status = 'kept' AND len(uris) > 0"
 
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
-        for batch in batched_by(rows, UNIT_BYTES, "size_bytes"):
+        for batch in batched_by(rows, UNIT_BYTES, "size_bytes", view.slots):
             yield self.make_unit(view.accepted[self.name][0], batch)
 
     def process(self, unit: Unit, context: Context) -> Result:

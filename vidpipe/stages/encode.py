@@ -18,7 +18,7 @@ from vidpipe.bucketing import Assigner, Fit, Misfit
 from vidpipe.encode import encode_clips, identity, latents_spec, table_metadata
 from vidpipe.encode_config import EncodeConfig
 from vidpipe.media.facts import facts_columns
-from vidpipe.stages.base import Context, Result, Row, Stage, Unit, with_provenance
+from vidpipe.stages.base import Context, Result, Row, Stage, Unit, shared_out, with_provenance
 from vidpipe.stages.view import View
 from vidpipe.store.reconcile import KeptRows
 from vidpipe.vaes.base import Vae, make_vae
@@ -122,6 +122,7 @@ class Encode(Stage):
         fingerprint = view.accepted[self.name][0]
         waiting: dict[str, list[Row]] = {}
         turned_away = Result()
+        rows, unit_bytes = shared_out(rows, self.unit_mb * 1e6, self._weigh, view.slots)
         for row in rows:
             for item in row["wanted_items"]:
                 if item == NO_BUCKET:
@@ -129,12 +130,15 @@ class Encode(Stage):
                     continue
                 bucket = waiting.setdefault(item, [])
                 bucket.append({**row, "wanted_items": (item,)})
-                if len(bucket) >= min(MOST_CLIPS, self.unit_mb * 1e6 / self.item_bytes(item)):
+                if len(bucket) >= min(MOST_CLIPS, unit_bytes / self.item_bytes(item)):
                     yield self.make_unit(fingerprint, waiting.pop(item), item)
         if turned_away.outcomes:
             yield turned_away
         for item, left in sorted(waiting.items()):
             yield self.make_unit(fingerprint, left, item)
+
+    def _weigh(self, row: Row) -> int:
+        return sum(map(self.item_bytes, row["wanted_items"]))
 
     def _turn_away(self, row: Row, result: Result) -> None:
         misfit = next(a for a in self._answers(row) if isinstance(a, Misfit))

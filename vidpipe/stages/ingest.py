@@ -125,7 +125,7 @@ class Ingest(Stage):
 
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
         fingerprint = view.accepted[self.name][0]
-        for batch in batched_by(self.fresh(view), self.config.files_per_unit):
+        for batch in batched_by(self.fresh(view), self.config.files_per_unit, slots=view.slots):
             yield self._unit(fingerprint, batch)
 
     def _unit(self, fingerprint: str, rows: Sequence[Row], attempt: int = 0) -> Unit:

@@ -76,7 +76,7 @@ class Score(Stage):
         )
 
     def units(self, rows: Iterable[Row], view: View, final: bool) -> Iterator[Unit | Result]:
-        for batch in batched_by(rows, UNIT_SECONDS, "duration_seconds"):
+        for batch in batched_by(rows, UNIT_SECONDS, "duration_seconds", view.slots):
             yield self.make_unit(view.accepted[self.name][0], batch)
 
     def process(self, unit: Unit, context: Context) -> Result:

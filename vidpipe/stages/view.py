@@ -6,7 +6,7 @@ is known of it; `done` and `ruled` are the outcomes of the stage that asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from schemas import expressions, layout
@@ -33,6 +33,9 @@ class View:
     Args:
         accepted: for each stage, the fingerprints whose rows count: its own first, then adopted ones.
         writers: which stage writes each table, by table name.
+
+    Attributes:
+        slots: units of the stage that can run at once; set by the engine.
     """
 
     def __init__(self, dataset: Dataset, accepted: Mapping[str, list[str]], writers: Mapping[str, str]) -> None:
@@ -40,6 +43,7 @@ class View:
 
         self.dataset = dataset
         self.accepted = accepted
+        self.slots: Callable[[], int] = lambda: 1
         self.con: Any = duckdb.connect()
         self.columns: dict[str, list[str]] = {}
         self._tables: dict[str, Any] = {}  # opened once, so that all queries of this view read one version
