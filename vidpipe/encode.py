@@ -34,7 +34,7 @@ from vidpipe.bucketing import Fit
 from vidpipe.conditioners.base import Conditioner, ConditionerConfig, make_conditioner, wanted
 from vidpipe.encode_config import EncodeConfig, parse_fps
 from vidpipe.feed import DecodedClip, FeedConfig, failed, feed
-from vidpipe.sandbox import waiting
+from vidpipe.sandbox import waiting, working
 
 if TYPE_CHECKING:
     import torch
@@ -209,10 +209,11 @@ def encode_batch(
         part = todo.pop(0)
         start = time.perf_counter()
         try:
-            if vae.device.startswith("cuda"):
-                tensors = _encoder_thread(vae.device).submit(encode_part, part, vae, bucket, config).result()
-            else:
-                tensors = encode_part(part, vae, bucket, config)
+            with working():  # the first of a shape may compile for minutes
+                if vae.device.startswith("cuda"):
+                    tensors = _encoder_thread(vae.device).submit(encode_part, part, vae, bucket, config).result()
+                else:
+                    tensors = encode_part(part, vae, bucket, config)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

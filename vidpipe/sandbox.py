@@ -165,7 +165,8 @@ class Sandbox:
         Args:
             deadline_seconds: for the whole call; the start of a new child, and what the function spends in
                 `waiting()`, come on top.
-            row_deadline_seconds: from one `progress` call of the function to the next.
+            row_deadline_seconds: from one `progress` call of the function to the next, but for what it spends in
+                `working()`.
 
         Raises:
             UnitTimeout: a deadline passed.
@@ -188,15 +189,18 @@ class Sandbox:
         end = time.monotonic() + deadline_seconds + allowance
         number, call = child.start(request)
         waits_since: float | None = None
+        working = False
         try:
             while True:
-                until = min(end, time.monotonic() + row_deadline_seconds + allowance)
+                until = end if working else min(end, time.monotonic() + row_deadline_seconds + allowance)
                 timeout = None if waits_since is not None else max(0.0, until - time.monotonic())
                 kind, data = call.inbox.get(timeout=timeout)
                 if kind == "row":
                     call.row, allowance = pickle.loads(data), 0.0
                 elif kind == "waits":
                     waits_since = time.monotonic()
+                elif kind == "works":
+                    working = pickle.loads(data)
                 elif kind == "goes on":
                     end += time.monotonic() - (waits_since or time.monotonic())
                     waits_since = None
@@ -342,6 +346,16 @@ def progress(row: int | None) -> None:
     A thread that the function started must run in a copy of its `contextvars` context.
     """
     _tell("row", row)
+
+
+@contextlib.contextmanager
+def working() -> Iterator[None]:
+    """No row's deadline runs, only the call's: for work on many rows, such as the first call of a compiled model."""
+    _tell("works", True)
+    try:
+        yield
+    finally:
+        _tell("works", False)
 
 
 @contextlib.contextmanager

@@ -208,6 +208,37 @@ def test_no_deadline_runs_while_a_call_waits_for_another(box: Sandbox) -> None:
     assert error.value.row == 4
 
 
+def work_for_long() -> str:
+    sandbox.progress(2)
+    with sandbox.working():
+        sandbox.progress(6)
+        time.sleep(1.2)
+    return "compiled"
+
+
+def work_and_spin() -> None:
+    sandbox.progress(2)
+    with sandbox.working():
+        time.sleep(0.2)
+    spin()
+
+
+def work_for_ever() -> None:
+    with sandbox.working():
+        spin()
+
+
+def test_no_row_s_deadline_runs_while_a_model_works(box: Sandbox) -> None:
+    box.call(abs, 1, deadline_seconds=10)
+    assert box.call(work_for_long, deadline_seconds=30, row_deadline_seconds=0.5) == "compiled"
+    with pytest.raises(UnitTimeout) as error:
+        box.call(work_and_spin, deadline_seconds=30, row_deadline_seconds=0.5)
+    assert error.value.row == 2
+    box.call(abs, 1, deadline_seconds=10)
+    with pytest.raises(UnitTimeout):
+        box.call(work_for_ever, deadline_seconds=1.0, row_deadline_seconds=0.2)
+
+
 def test_rows_are_told_by_call(box: Sandbox) -> None:
     found = at_once(box, *((progress_in_a_thread, row) for row in range(8)))
     assert [f.exception().unit_row for f in found] == list(range(8))  # type: ignore[union-attr]
