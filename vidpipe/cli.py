@@ -7,12 +7,15 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from schemas.errors import UserError
+
+SHOWN_REASONS = 3
 
 
 class _Group(click.Group):
@@ -150,9 +153,18 @@ def _print_counts(counts: dict[str, Any]) -> None:
         click.echo("nothing to do: every row has its outcome")
     for stage, found in counts.items():
         if found:
-            click.echo(
-                f"{stage:16} " + ", ".join(f"{found[s]} {s}" for s in ("kept", "rejected", "failed") if found[s])
-            )
+            parts = [f"{found[s]} {s}{_why(found.reasons[s])}" for s in ("kept", "rejected", "failed") if found[s]]
+            click.echo(f"{stage:16} {', '.join(parts)}")
+
+
+def _why(reasons: Counter[str]) -> str:
+    """The most frequent reasons, with their counts where there are several."""
+    if not reasons:
+        return ""
+    if len(reasons) == 1:
+        return f" ({next(iter(reasons))})"
+    shown = [f"{what} {count}" for what, count in reasons.most_common(SHOWN_REASONS)]
+    return f" ({', '.join(shown)}{', ...' if len(reasons) > SHOWN_REASONS else ''})"
 
 
 def _has_report(dataset: str) -> bool:

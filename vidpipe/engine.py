@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -78,6 +78,26 @@ class _Ready:
     ids: frozenset[bytes] = frozenset()
 
 
+class Tally(Counter[str]):
+    """Outcomes by status.
+
+    Attributes:
+        reasons: by status, how many for which reason, or by which term of an expression.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Count some more."""
+        for outcome in outcomes:
+            self[outcome.status] += 1
+            if outcome.status != "kept":
+                what = f"{outcome.rule} is false" if outcome.rule else outcome.reason
+                self.reasons[outcome.status][what] += 1
+
+
 @dataclass(kw_only=True)
 class StageRun:
     """A stage in this run."""
@@ -100,7 +120,7 @@ class StageRun:
     running: dict[Ticket, Unit] = field(default_factory=dict)
     again: deque[Unit] = field(default_factory=deque)
     ready: list[_Ready] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Tally = field(default_factory=Tally)
     own_faults: int = 0
     footage_seconds: float = 0.0
     total: int = 0
@@ -147,7 +167,7 @@ class Engine:
         self.writers = {name: s.name for s in known for name in (*s.tables(), layout.outcomes_name(s.name))}
         self.runs = {s.name: StageRun(stage=s, accepted=self.accepted[s.name], limit=limit) for s in stages}
 
-    def run(self) -> dict[str, Counter[str]]:
+    def run(self) -> dict[str, Tally]:
         """Do everything that is not done; return outcome counts by stage.
 
         Raises:
@@ -433,7 +453,7 @@ class Engine:
         self._count(run, result, 0.0)
 
     def _count(self, run: StageRun, result: Result, footage_seconds: float) -> None:
-        run.counts.update(o.status for o in result.outcomes)
+        run.counts.add(result.outcomes)
         run.footage_seconds += footage_seconds
 
     # -- commits

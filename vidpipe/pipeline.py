@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from schemas import expressions
 from schemas.errors import UserError, nearest
 from vidpipe import recipe as recipes
-from vidpipe.engine import Display, Engine, dry_run
+from vidpipe.engine import Display, Engine, Tally, dry_run
 from vidpipe.executor import Executor, InlineExecutor, LazyExecutor
 from vidpipe.recipe import Recipe
 from vidpipe.redo import adopt, check_redo, fingerprints
@@ -115,7 +114,7 @@ def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
     return [s for s in stages if not only or s.name in only]
 
 
-def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> dict[str, Counter[str]]:
+def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> dict[str, Tally]:
     """Do what is not done; return outcome counts by stage of this run.
 
     Raises:

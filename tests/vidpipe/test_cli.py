@@ -6,10 +6,14 @@ import json
 import os
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+from schemas.outcomes import Outcome
+from vidpipe import cli
 from vidpipe.cli import main
+from vidpipe.engine import Tally
 from vidpipe.store.dataset import Dataset
 
 RECIPE = 'stages = ["ingest", "analyze", "encode"]\n[encode]\nwhere = "motion_score > 0.01"\nbuckets = ["5x32x32"]\n'
@@ -117,7 +121,7 @@ def test_files_that_could_not_be_read_are_asked_again(place: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "open_bytes", down)
-        assert "1 failed" in run(place).stdout
+        assert "1 failed (io_error)" in run(place).stdout
     assert "nothing to do" in run(place).stdout
     assert "1 rejected" in run(place, "--retry-failed").stdout
     dataset = Dataset(place / "d").open()
@@ -188,3 +192,20 @@ def test_dry_run_writes_nothing(place: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].split()[:2] == ["ingest", "1"]
     assert not (place / "d").exists()
+
+
+def test_the_last_lines_say_why_rows_were_not_kept() -> None:
+    tally = Tally()
+    tally.add([Outcome(id=b"", status="kept")] * 2)
+    tally.add([Outcome(id=b"", status="failed", reason="io_error")] * 4)
+    for count, reason in enumerate(("too_dark", "too_small", "too_short", "no_bucket"), 1):
+        tally.add([Outcome(id=b"", status="rejected", reason=reason)] * count)
+    tally.add([Outcome(id=b"", status="rejected", reason="expression", rule="motion > 1")] * 9)
+
+    @click.command()
+    def command() -> None:
+        cli._print_counts({"encode": tally, "idle": Tally()})
+
+    line = CliRunner().invoke(command).stdout
+    rejected = "19 rejected (motion > 1 is false 9, no_bucket 4, too_short 3, ...)"
+    assert line == f"encode           2 kept, {rejected}, 4 failed (io_error)\n"

@@ -57,7 +57,7 @@ def raise_unpicklable() -> None:
 def slow_rows() -> str:
     for row in range(4):
         sandbox.progress(row)
-        time.sleep(0.2)
+        time.sleep(0.5)
     return "done"
 
 
@@ -92,7 +92,7 @@ def test_row_deadline_names_the_row(box: Sandbox) -> None:
 
 def test_row_deadline_is_for_each_row(box: Sandbox) -> None:
     box.call(abs, 1, deadline_seconds=10)
-    assert box.call(slow_rows, deadline_seconds=60, row_deadline_seconds=0.6) == "done"
+    assert box.call(slow_rows, deadline_seconds=60, row_deadline_seconds=1.6) == "done"
 
 
 def test_crash_of_native_code(box: Sandbox) -> None:
@@ -202,7 +202,7 @@ def test_a_hang_is_the_guilty_call_s_alone(box: Sandbox, tmp_path: Path) -> None
 
 def test_no_deadline_runs_while_a_call_waits_for_another(box: Sandbox) -> None:
     box.call(abs, 1, deadline_seconds=10)
-    assert box.call(wait_for_another, deadline_seconds=0.8, row_deadline_seconds=0.6) == "had its turn"
+    assert box.call(wait_for_another, deadline_seconds=1.0, row_deadline_seconds=1.0) == "had its turn"
     with pytest.raises(UnitTimeout) as error:
         box.call(wait_and_spin, deadline_seconds=60, row_deadline_seconds=0.5)
     assert error.value.row == 4
@@ -230,7 +230,7 @@ def work_for_ever() -> None:
 
 def test_no_row_s_deadline_runs_while_a_model_works(box: Sandbox) -> None:
     box.call(abs, 1, deadline_seconds=10)
-    assert box.call(work_for_long, deadline_seconds=30, row_deadline_seconds=0.5) == "compiled"
+    assert box.call(work_for_long, deadline_seconds=30, row_deadline_seconds=0.9) == "compiled"
     with pytest.raises(UnitTimeout) as error:
         box.call(work_and_spin, deadline_seconds=30, row_deadline_seconds=0.5)
     assert error.value.row == 2
