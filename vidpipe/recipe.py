@@ -7,6 +7,7 @@ no machine facts; those are in `[engine]`, which never changes a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from schemas import config
 from schemas.errors import UserError, nearest
@@ -71,7 +72,20 @@ class Recipe:
 
 def load(path: str, overrides: tuple[str, ...] = ()) -> Recipe:
     """Read a recipe and its `--set` overrides; raise UserError on what does not fit."""
-    return config.build(Recipe, config.load_recipe(path, overrides))
+    mapping = config.load_recipe(path, overrides)
+    _as_expressions(mapping)
+    return config.build(Recipe, mapping)
+
+
+def _as_expressions(value: Any) -> None:
+    """`where = true` is the expression `true`: `--set encode.where=true` needs no two kinds of quotes."""
+    if isinstance(value, dict):
+        if isinstance(value.get("where"), bool):
+            value["where"] = str(value["where"]).lower()
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _as_expressions(item)
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -70,3 +70,8 @@ def test_train_recipe_loads(path):
 
     recipe = load_train(path, dataset="somewhere")
     assert recipe.steps >= 1
+
+
+def test_an_expression_may_be_a_bare_true():
+    recipe = load(str(FOLDER / "data" / "quickstart.toml"), ("encode.where=true", "caption.where=false"))
+    assert (recipe.encode.where, recipe.caption.where) == ("true", "false")
