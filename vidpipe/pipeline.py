@@ -56,12 +56,18 @@ class RunOptions:
     retry_failed: bool = False
 
 
-def make_stages(recipe: Recipe, sources: Sequence[str], output: str = "") -> list[Stage]:
-    """All stages of a recipe in pipeline order; raise UserError on what cannot work. `output` is the dataset's root."""
+def make_stages(recipe: Recipe, sources: Sequence[str], output: str = "", only: Sequence[str] = ()) -> list[Stage]:
+    """Stages of a recipe in pipeline order; raise UserError on what cannot work.
+
+    Args:
+        output: the dataset's root.
+        only: make these and those whose rows they take, since the weights of others may be out of reach; empty for all.
+    """
     clip_table = _clip_table(sources)
     spans, spans_hash = read_spans(clip_table) if clip_table else ({}, "")
     listed = tuple(spans) if clip_table else tuple(sources)
-    encoder = load_encoder(recipe.embed, "cpu") if "embed" in recipe.stages else None
+    embeds = "embed" in recipe.stages and (not only or "embed" in only)
+    encoder = load_encoder(recipe.embed, "cpu") if embeds else None
     clip_stages = ("analyze", *(f"score-{s.name}" for s in recipe.score), "near_duplicates", "split")
     made: dict[str, list[Stage]] = {
         "ingest": [Ingest(config=recipe.ingest, sources=listed, clip_table=clip_table, output=output)],
@@ -84,7 +90,18 @@ def make_stages(recipe: Recipe, sources: Sequence[str], output: str = "") -> lis
         else [],
         "encode": [Encode(config=recipe.encode, unit_mb=recipe.engine.unit_mb, upstream=clip_stages)],
     }
-    return [stage for name in recipes.STAGES if name in recipe.stages for stage in made[name]]
+    stages = [stage for name in recipes.STAGES if name in recipe.stages for stage in made[name]]
+    needed = set(only)
+    for stage in reversed(stages):
+        if stage.name in needed:
+            needed.update(stage.upstream, stage.computes_from)
+    return [s for s in stages if not only or s.name in needed]
+
+
+def stage_names(recipe: Recipe) -> list[str]:
+    """Names of a recipe's stages, in its order."""
+    scores = [f"score-{s.name}" for s in recipe.score]
+    return [name for stage in recipe.stages for name in (scores if stage == "score" else [stage])]
 
 
 def _clip_table(sources: Sequence[str]) -> str:
@@ -107,10 +124,6 @@ def _is_clip_jsonl(source: str) -> bool:
 
 def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
     """Stages named by `only`; all if it is empty."""
-    names = [s.name for s in stages]
-    for name in only:
-        if name not in names:
-            raise UserError(f"stage {name!r} is not in the recipe{nearest(name, names)}")
     return [s for s in stages if not only or s.name in only]
 
 
@@ -153,12 +166,15 @@ def plan(recipe: Recipe, output: str, options: RunOptions) -> list[dict[str, obj
 
 
 def _checked(recipe: Recipe, output: str, options: RunOptions) -> tuple[list[Stage], list[Stage]]:
-    """All stages and those that run; raise UserError on a name or an expression that cannot work."""
-    stages = make_stages(recipe, options.sources, output)
-    chosen = selected(stages, options.only)
-    selected(stages, options.redo)  # a misspelt name is told
+    """Stages that matter and those that run; raise UserError on a name or an expression that cannot work."""
+    names = stage_names(recipe)
+    named = (*options.only, *options.redo, *options.adopt)
+    for name in named:
+        if name not in names:
+            raise UserError(f"stage {name!r} is not in the recipe{nearest(name, names)}")
+    stages = make_stages(recipe, options.sources, output, named if options.only else ())
     check_expressions(stages)
-    return stages, chosen
+    return stages, selected(stages, options.only)
 
 
 def check_expressions(stages: Sequence[Stage]) -> None:

@@ -209,3 +209,15 @@ def test_the_last_lines_say_why_rows_were_not_kept() -> None:
     line = CliRunner().invoke(command).stdout
     rejected = "19 rejected (motion > 1 is false 9, no_bucket 4, too_short 3, ...)"
     assert line == f"encode           2 kept, {rejected}, 4 failed (io_error)\n"
+
+
+def test_weights_of_stages_that_do_not_run_need_not_be_there(place: Path) -> None:
+    (place / "weights.toml").write_text(
+        'stages = ["ingest", "analyze", "caption", "embed", "encode"]\n[encode]\nvae = "wan2.1"\nsource = "/nowhere"\n'
+        'buckets = ["5x32x32"]\n[embed]\nencoder = "umt5"\nsource = "/nowhere"\n'
+    )
+    done = run(place, "--stages", "ingest,analyze", recipe="weights.toml")
+    assert done.exit_code == 0, done.output
+    for stage in ("encode", "embed"):
+        assert_refused(run(place, "--stages", stage, recipe="weights.toml"), "/nowhere")
+    assert_refused(run(place, "--stages", "ingest", "--redo", "embd", recipe="weights.toml"), "did you mean 'embed'")
