@@ -135,6 +135,13 @@ CLIPS = TableSpec(
             meaning="frames of the span that the decoder reported damaged, in [0, 1]",
         ),
         Column(name="decoder", type=pa.string(), meaning="back end that decoded it"),
+        Column(
+            name="packets",
+            type=pa.binary(),
+            unit="bytes",
+            meaning="times and flags of the packets that it is decoded from (vidpipe.media.packets), so that nobody "
+            "reads the file through for them; null where decoding ended early",
+        ),
         *_PROVENANCE,
     ),
 )

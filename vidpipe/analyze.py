@@ -188,6 +188,7 @@ def analyze_video(
     from vidpipe.media.decode import open_video
     from vidpipe.media.errors import MediaError
     from vidpipe.media.facts import VideoFacts
+    from vidpipe.media.packets import seek_margin
 
     given = [GivenSpan.of(row) for row in spans or ()]
     facts = VideoFacts.of(uri, facts_row)
@@ -200,9 +201,13 @@ def analyze_video(
             if not pass_.num_frames or error.reason in ("io_error", "deadline"):
                 raise
             return pass_.finish(uri, cut_short=str(error))
-    if not pass_.num_frames:
-        raise MediaError("no_frames", f"{uri}: the decoder gave no frame")
-    return pass_.finish(uri)
+        if not pass_.num_frames:
+            raise MediaError("no_frames", f"{uri}: the decoder gave no frame")
+        result = pass_.finish(uri)
+        index, margin = reader.index(), seek_margin(reader.facts)
+        for row in result.clips:
+            row["packets"] = index.part(row["start_pts"], row["end_pts"], margin).to_bytes()
+    return result
 
 
 def analyze_batches(

@@ -227,6 +227,7 @@ class AnalyzePass:
             "given_caption": clip.caption,
             "damaged_fraction": sum(self._damaged[clip.first : clip.last + 1]) / num_frames,
             "decoder": self._decoder_name,
+            "packets": None,
             **track.summarise(span),
         }
 

@@ -230,6 +230,10 @@ def query(dataset: str, sql: str, limit: int, as_json: bool) -> None:
         click.echo("\t".join(str(_shown(v)) for v in row))
 
 
+SHOWN_BYTES = 32
+"""Of a longer value a table shows no more: an id has 16 bytes, `clips.packets` hundreds."""
+
+
 def _shown(value: Any, *, as_json: bool = False) -> Any:
     """Ids as hex, within lists and structs too; for JSON, null for what it has no number for."""
     if isinstance(value, dict):
@@ -238,7 +242,10 @@ def _shown(value: Any, *, as_json: bool = False) -> Any:
         return [_shown(v, as_json=as_json) for v in value]
     if as_json and isinstance(value, float) and not math.isfinite(value):
         return None
-    return value.hex() if isinstance(value, (bytes, bytearray)) else value
+    if not isinstance(value, (bytes, bytearray)):
+        return value
+    whole = as_json or len(value) <= SHOWN_BYTES
+    return value.hex() if whole else f"{value[:SHOWN_BYTES].hex()}... ({len(value)} bytes)"
 
 
 @main.command()

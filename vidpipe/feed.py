@@ -222,7 +222,7 @@ def _decode_file(
     start = time.perf_counter()
     watch.start(clips[0])
     try:
-        reader = _open(clips[0], config, how)
+        reader = _open(clips, config, how)
     except MediaError as error:
         watch.end(clips[0])
         seconds = (time.perf_counter() - start) / len(clips)
@@ -237,16 +237,27 @@ def _decode_file(
             yield item
 
 
-def _open(row: Row, config: EncodeConfig, how: FeedConfig) -> Any:
-    """A reader of the file; of the next location where one cannot be opened. Known facts save opening the last one."""
+def _open(clips: Sequence[Row], config: EncodeConfig, how: FeedConfig) -> Any:
+    """A reader of the file; of the next location where one cannot be opened. Known facts save opening the last one,
+    known packets reading any of them through."""
     from vidpipe.media.decode import open_video
     from vidpipe.media.facts import VideoFacts
     from vidpipe.media.identity import check_unchanged
+    from vidpipe.media.packets import index_of
+
+    row, packets = clips[0], index_of(clips)
 
     def opened(uri: str, facts: VideoFacts | None = None) -> Any:
         check_unchanged(uri, row)
-        stream, name = row["stream_index"], how.decoder
-        return open_video(uri, stream, decoder=name, device=how.device, config=config.decode, facts=facts)
+        return open_video(
+            uri,
+            row["stream_index"],
+            decoder=how.decoder,
+            device=how.device,
+            config=config.decode,
+            facts=facts,
+            packets=packets,
+        )
 
     *others, last = row["uris"]
     for uri in others:

@@ -101,13 +101,14 @@ def source_frames(clip: dict[str, Any], row: dict[str, Any], bucket: str) -> tor
     from schemas.buckets import Bucket
     from vidpipe.feed import reference
     from vidpipe.media.decode import open_video
+    from vidpipe.media.packets import index_of
     from vidpipe.media.sampling import sample_pts
 
     shape = Bucket.parse(bucket)
     span = reference(clip)
     native = clip["num_frames"] == 1 or row["fps"] == clip["fps"]
     rate = None if native else Fraction(row["fps"]).limit_denominator(MAX_FPS_DENOMINATOR)
-    with open_video(span.uri, span.stream_index) as reader:
+    with open_video(span.uri, span.stream_index, packets=index_of([clip])) as reader:
         pts = sample_pts(reader.frame_pts(span), None, span, rate, shape.num_frames)
         found = reader.frames(span, pts, size_hw=(shape.height, shape.width), crop_xywh=row["crop"])
     return found.frames_TCHW.cpu().transpose(0, 1)

@@ -113,6 +113,15 @@ def test_queries_that_fail_while_they_run(place: Path) -> None:
         assert result.exit_code == 2 and result.stderr.startswith("vidpipe: query: "), result.output
 
 
+def test_a_query_shows_the_start_of_long_bytes(place: Path) -> None:
+    assert run(place).exit_code == 0
+    sql = "SELECT encode('x')::BLOB, encode(repeat('y', 100))::BLOB"
+    table, lines = (
+        CliRunner().invoke(main, ["query", *how, str(place / "d"), sql]).output for how in ((), ("--json",))
+    )
+    assert table.splitlines()[1] == f"78\t{'79' * 32}... (100 bytes)" and "79" * 100 in lines
+
+
 def test_files_that_could_not_be_read_are_asked_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vidpipe.media import files
 

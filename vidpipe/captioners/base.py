@@ -94,7 +94,9 @@ def clip_frames(row: Row, count: int, longest_side: int, decoder: str = "auto") 
     import numpy as np
 
     from vidpipe.media.decode import open_video
+    from vidpipe.media.facts import VideoFacts
     from vidpipe.media.identity import location
+    from vidpipe.media.packets import index_of
     from vidpipe.media.reference import ClipReference
 
     clip = ClipReference(
@@ -110,7 +112,9 @@ def clip_frames(row: Row, count: int, longest_side: int, decoder: str = "auto") 
     width, height = (crop[2], crop[3]) if crop else (row["width"], row["height"])
     scale = min(1.0, longest_side / max(width, height))
     size_hw = (max(1, round(height * scale)), max(1, round(width * scale)))
-    with open_video(clip.uri, clip.stream_index, decoder=decoder) as reader:
+    facts = VideoFacts.of(clip.uri, row.get("video_facts") or {})
+    known: Any = {"facts": facts, "packets": index_of([row])}
+    with open_video(clip.uri, clip.stream_index, decoder=decoder, **known) as reader:
         pts = np.asarray(reader.frame_pts(clip))
         if not len(pts):
             raise MediaError("no_frames", f"{clip.uri}, {clip.start_seconds:.2f} s: no frame could be decoded")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from vidpipe.media.files import open_bytes
+from vidpipe.media.packets import PacketIndex
 from vidpipe.media.pyav import PyAvReader
 from vidpipe.media.reference import ClipReference
 from vidpipe.media.torchcodec_cpu import TorchcodecReader
@@ -37,9 +38,15 @@ class DaliReader(TorchcodecReader):
     _data: np.ndarray | None = None
     _agrees: bool | None = None
 
-    def eligible(self) -> bool:
+    def index(self, clip: ClipReference | None = None) -> PacketIndex:
+        """All packets: DALI counts frames from the start of the file."""
+        if self._packets is not None and not self._packets.whole:
+            self._packets = None
+        return super().index(clip)
+
+    def eligible(self, clip: ClipReference | None = None) -> bool:
         """Whether DALI is exact for this file, as far as is known."""
-        facts, index = self.facts, self.index()
+        facts, index = self.facts, self.index(clip)
         if self._agrees is False or facts.color_space not in MATRICES:
             return False
         simple = facts.pix_fmt in ("yuv420p", "yuvj420p") and not (facts.hdr or facts.interlaced)

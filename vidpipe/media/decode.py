@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from vidpipe.media.facts import VideoFacts
+    from vidpipe.media.packets import PacketIndex
 
 DEFAULT_CONFIG = DecodeConfig()
 
@@ -146,6 +147,10 @@ class VideoReader(Protocol):
         """
         ...
 
+    def index(self, clip: ClipReference | None = None) -> PacketIndex:
+        """Packet index of the stream, at least of the clip: free after a whole pass, else the file is read through."""
+        ...
+
     def frame_pts(self, clip: ClipReference) -> np.ndarray:
         """Times of the decodable frames in the clip's span, ascending: int64 [N]."""
         ...
@@ -180,6 +185,7 @@ def open_video(
     config: DecodeConfig = DEFAULT_CONFIG,
     facts: VideoFacts | None = None,
     storage: StorageConfig = DEFAULT_STORAGE,
+    packets: PacketIndex | None = None,
 ) -> VideoReader:
     """Open one stream of a file.
 
@@ -189,6 +195,7 @@ def open_video(
             torchcodec where its libraries load and it is known to be exact for the file; else PyAV.
         device: where frames of `VideoReader.frames` shall be: `cpu` or `cuda[:n]`.
         facts: what `probe` said of this stream, to save probing it again.
+        packets: what `VideoReader.index` said of this stream or of some clips of it, to save reading it through again.
     Raises:
         MediaError: the file cannot be used.
         UserError: an unknown decoder, or one that cannot do this file.
@@ -202,7 +209,7 @@ def open_video(
         facts = probe(uri, storage=storage, stream_index=stream_index)
     check_rules(facts, config)
     name = choice.choose(facts, device, config) if decoder == "auto" else decoder
-    return load_decoder(name)(uri, facts=facts, device=device, config=config, storage=storage)
+    return load_decoder(name)(uri, facts=facts, device=device, config=config, storage=storage, packets=packets)
 
 
 def check_rules(facts: VideoFacts, config: DecodeConfig) -> None:

@@ -10,6 +10,7 @@ from vidpipe.media.config import DecodeConfig
 from vidpipe.media.damage import Damage, are_errors, complaints, listen
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
+from vidpipe.media.packets import IndexBuilder
 from vidpipe.media.timeline import Timeline
 
 
@@ -42,17 +43,24 @@ def prepare(stream: Any, config: DecodeConfig, *, coarse: bool = False) -> None:
 
 
 def run(
-    container: Any, stream: Any, facts: VideoFacts, config: DecodeConfig, damage: Damage, first: Any = None
+    container: Any,
+    stream: Any,
+    facts: VideoFacts,
+    config: DecodeConfig,
+    damage: Damage,
+    first: Any = None,
+    builder: IndexBuilder | None = None,
 ) -> Iterator[Decoded]:
     """Decode from where the container stands to the end.
 
     Args:
         first: a packet that was read already and comes before the rest.
+        builder: told each packet.
     Raises:
         MediaError: `io_error` if reading fails; packets that cannot be decoded are counted in `damage` instead.
     """
     timeline = Timeline(facts.time_base, stream.average_rate, facts.container)
-    frames = _marked(container, stream, facts, damage, first)
+    frames = _marked(container, stream, facts, damage, first, builder)
     if facts.interlaced and config.interlaced == "deinterlace":
         from vidpipe.media.deinterlace import deinterlaced
 
@@ -62,7 +70,7 @@ def run(
 
 
 def _marked(
-    container: Any, stream: Any, facts: VideoFacts, damage: Damage, first: Any
+    container: Any, stream: Any, facts: VideoFacts, damage: Damage, first: Any, builder: IndexBuilder | None
 ) -> Iterator[tuple[Any, int | None, bool]]:
     """Frames with their own pts and whether they are damaged, to the end or to where the rest cannot be read."""
     listen()
@@ -75,6 +83,8 @@ def _marked(
         if messages and are_errors(messages):
             damage.lost()
         ended = packet is None or not packet.size  # the empty packet drains the decoder
+        if builder is not None and packet is not None:
+            builder.add(packet)
         yield from _decoded(context, packet, damage)
 
 

@@ -23,7 +23,7 @@ from vidpipe.media.decode import ClipFrames, FrameBatch, Glance, check_pts, scan
 from vidpipe.media.errors import MediaError
 from vidpipe.media.facts import VideoFacts
 from vidpipe.media.files import DEFAULT_STORAGE, StorageConfig, io_errors, local_path
-from vidpipe.media.packets import PacketIndex, read_index
+from vidpipe.media.packets import IndexBuilder, PacketIndex, read_index, seek_margin
 from vidpipe.media.passes import Decoded, bytes_of, prepare, run
 from vidpipe.media.reference import ClipReference
 
@@ -51,6 +51,7 @@ class PyAvReader:
         device: str = "cpu",
         config: DecodeConfig,
         storage: StorageConfig = DEFAULT_STORAGE,
+        packets: PacketIndex | None = None,
     ) -> None:
         self.facts = facts
         self._uri, self._device, self._config, self._storage = uri, device, config, storage
@@ -58,7 +59,7 @@ class PyAvReader:
         self._converter: Converter | None = None
         self._run: _Run | None = None
         self._cached: tuple[tuple[int, int], list[Decoded]] | None = None
-        self._packets: PacketIndex | None = None
+        self._packets = packets
         self._from_start = False
         """Set once random access disagreed with what the index promised."""
         self.sought = False
@@ -92,8 +93,13 @@ class PyAvReader:
         if glance is not None:
             pictures = GlancedFrames(facts, stored_hw, glance, batch_size)
         coarse = facts.coded_height >= COARSE * stored_hw[0]
-        with _Run(self._uri, facts, self._config, self._storage, coarse=coarse) as run_:
+        with _Run(self._uri, facts, self._config, self._storage, coarse=coarse, indexed=True) as run_:
             yield from self._batches(run_, Batcher(facts, batch_size, pictures))
+            self._take_index(run_.index())
+
+    def _take_index(self, index: PacketIndex) -> None:
+        if self._packets is None or not self._packets.whole:
+            self._packets = index
 
     def _batches(self, run_: _Run, batcher: Batcher) -> Iterator[FrameBatch]:
         found = False
@@ -116,7 +122,7 @@ class PyAvReader:
         The span is decoded, and its frames are kept for `frames`. Where they would not fit `cache_bytes`, the times are
         those that the packets promise: a damaged one among them is then stood in for by `frames`.
         """
-        if self._frame_bytes() * self._expected_frames(clip) > self._config.cache_bytes and self.index().plain:
+        if self._frame_bytes() * self._expected_frames(clip) > self._config.cache_bytes and self.index(clip).plain:
             return self.index().between(clip.start_pts, clip.end_pts)
         times = self._load(clip)
         if self.sought and not self._as_promised(clip, times):
@@ -140,7 +146,7 @@ class PyAvReader:
     def _as_promised(self, clip: ClipReference, times: np.ndarray) -> bool:
         frames = self._cached[1] if self._cached else []
         whole = not any(decoded.damaged for decoded in frames)
-        return whole and np.array_equal(times, self.index().between(clip.start_pts, clip.end_pts))
+        return whole and np.array_equal(times, self.index(clip).between(clip.start_pts, clip.end_pts))
 
     def _expected_frames(self, clip: ClipReference) -> float:
         rate = self.facts.avg_fps or 60
@@ -155,12 +161,24 @@ class PyAvReader:
         self._from_start, self.sought, self._cached = True, False, None
         self._close_run()
 
-    def index(self) -> PacketIndex:
-        """Packet index of the stream; the first call reads the file through without decoding."""
-        if self._packets is None:
+    def index(self, clip: ClipReference | None = None) -> PacketIndex:
+        """Packet index of the stream; the first call reads the file through without decoding.
+
+        Args:
+            clip: what is asked about; a part of the index that was given to the reader is enough if it covers it.
+        """
+        known = self._packets
+        if known is None or (clip is not None and not known.covers(clip.start_pts, clip.end_pts)):
             with _INDEXING if local_path(self._uri) else nullcontext():
-                self._packets = self._read_index()
+                self._take_index(self._read_index())
+        assert self._packets is not None
         return self._packets
+
+    def whole_index(self) -> PacketIndex:
+        """`index` of all packets."""
+        if self._packets is not None and not self._packets.whole:
+            self._packets = None
+        return self.index()
 
     def _read_index(self) -> PacketIndex:
         stored = self.facts.container.startswith("mov")  # others' dts depend on what decoding a frame tells
@@ -252,22 +270,22 @@ class PyAvReader:
 
     def _span(self, clip: ClipReference, first: int) -> Iterator[Decoded]:
         """Frames of a clip's span from `first` on; from an entry where that is exact, else from the stream's start."""
-        run_ = self._standing_before(first)
+        run_ = self._standing_before(first, clip)
         for decoded in run_.until(clip.end_pts):
             if decoded.time >= clip.start_pts:
                 yield decoded
 
-    def _standing_before(self, pts: int) -> _Run:
-        """A run whose next frames lead up to `pts`: the one that stands there, or one from an entry or the start."""
+    def _standing_before(self, pts: int, clip: ClipReference) -> _Run:
+        """A run whose next frames lead up to `pts` in a clip: the one that stands there, or one from an entry or the
+        start."""
         run_ = self._run
         near = int(FORWARD_SECONDS / self.facts.time_base)
         if run_ is not None and run_.time < pts and (self._from_start or pts - run_.time <= near):
             return run_
         entry = None
         if not self._from_start and pts - self.facts.start_pts > near:
-            index = self.index()
-            margin = 2 * near if self.facts.interlaced else 0
-            entry = index.entry_before(pts, margin) if index.regular else None
+            index = self.index(clip)
+            entry = index.entry_before(pts, seek_margin(self.facts)) if index.regular else None
         if entry is None and run_ is not None and run_.time < pts:
             return run_
         if entry is not None and run_ is not None and index.pts[entry] <= run_.time < pts:
@@ -286,14 +304,22 @@ class _Run:
     """A decoding pass that can be continued: `time` is that of the last frame given."""
 
     def __init__(
-        self, uri: str, facts: VideoFacts, config: DecodeConfig, storage: StorageConfig, *, coarse: bool = False
+        self,
+        uri: str,
+        facts: VideoFacts,
+        config: DecodeConfig,
+        storage: StorageConfig,
+        *,
+        coarse: bool = False,
+        indexed: bool = False,
     ) -> None:
         self._stack, self._facts, self._config = ExitStack(), facts, config
         self._container = self._stack.enter_context(open_container(uri, storage))
         self._stream = choose_stream(self._container, uri, facts.stream_index)
         prepare(self._stream, config, coarse=coarse)
         self.damage = Damage(facts.codec, self._stream.codec_context.extradata)
-        self.frames = run(self._container, self._stream, facts, config, self.damage)
+        self._builder = IndexBuilder(facts, self._stream.codec_context.extradata) if indexed else None
+        self.frames = run(self._container, self._stream, facts, config, self.damage, builder=self._builder)
         self.time = -(1 << 62)
         self._ahead: Decoded | None = None
 
@@ -307,6 +333,11 @@ class _Run:
         """Close the file."""
         self.frames = iter(())
         self._stack.close()
+
+    def index(self) -> PacketIndex:
+        """Index of the packets that were read, in a pass that was asked for it."""
+        assert self._builder is not None
+        return self._builder.finish()
 
     def enter(self, pts: int, dts: int | None) -> bool:
         """Go to the packet with these times; False where the container does not lead there.

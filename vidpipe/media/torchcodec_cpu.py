@@ -7,12 +7,14 @@ interlaced pictures go through PyAV, with the same pixels. Passes go through PyA
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vidpipe.media.files import local_path, open_bytes
+from vidpipe.media.packets import PacketIndex
 from vidpipe.media.pyav import PyAvReader
 from vidpipe.media.reference import ClipReference
 
@@ -34,23 +36,30 @@ class TorchcodecReader(PyAvReader):
     _file: Any = None
 
     def __exit__(self, *exc: object) -> None:
+        self._close_decoder()
+        super().__exit__(*exc)
+
+    def _close_decoder(self) -> None:
         self._decoder = None
         if self._file is not None:
             self._file.close()
             self._file = None
-        super().__exit__(*exc)
 
-    def eligible(self) -> bool:
-        """Whether torchcodec is exact for intact clips of this file."""
+    def eligible(self, clip: ClipReference | None = None) -> bool:
+        """Whether torchcodec is exact for intact clips of this file; a part of its index that has `clip` tells."""
         facts = self.facts
         plain_picture = not (facts.hdr or facts.hflip or facts.interlaced) and facts.pix_fmt in ("yuv420p", "yuvj420p")
         # profiles with lossless blocks are read by x264's version, which torchcodec's seek forgets
         known = facts.codec in CODECS and "4:4:4" not in (facts.profile or "")
-        return plain_picture and known and self.index().plain and self.index().keyframes_proven
+        return plain_picture and known and self.index(clip).plain and self.index(clip).keyframes_proven
+
+    def _take_index(self, index: PacketIndex) -> None:
+        self._close_decoder()  # it was told of the packets that were known
+        super()._take_index(index)
 
     def trusts(self, clip: ClipReference) -> bool:
         """Whether the clip goes through torchcodec."""
-        return bool(clip.intact) and self.eligible()
+        return bool(clip.intact) and self.eligible(clip)
 
     def frame_pts(self, clip: ClipReference) -> np.ndarray:
         """See `decode.VideoReader.frame_pts`: from the packet index where torchcodec decodes."""
@@ -103,9 +112,22 @@ class TorchcodecReader(PyAvReader):
             if source is None:
                 source = self._file = open_bytes(self._uri, self._storage)
             self._decoder = VideoDecoder(
-                source, stream_index=self.facts.stream_index, num_ffmpeg_threads=self._config.num_threads
+                source,
+                stream_index=self.facts.stream_index,
+                num_ffmpeg_threads=self._config.num_threads,
+                custom_frame_mappings=self._mappings(),
             )
         return self._decoder
+
+    def _mappings(self) -> str | None:
+        """The known packets in torchcodec's form: it then does not read the file through for itself."""
+        times = self.index().shown()
+        if not len(times):
+            return None
+        durations = np.maximum(1, np.diff(times, append=times[-1:] + 1))
+        keys = ("pts", "duration", "key_frame")
+        columns = times.tolist(), durations.tolist(), self.index().flagged().astype(int).tolist()
+        return json.dumps({"frames": [dict(zip(keys, values)) for values in zip(*columns)]})
 
     def _check_times(self, batch: Any, wanted: np.ndarray) -> None:
         """Raise RuntimeError unless torchcodec's frames are those of these times."""

@@ -37,10 +37,11 @@ class TorchcodecCudaReader(TorchcodecReader):
     chunk_bytes = 512 << 20
     _fell_back: bool | None = None
 
-    def eligible(self) -> bool:
+    def eligible(self, clip: ClipReference | None = None) -> bool:
         """Whether NVDEC decodes this file, and is exact in it."""
-        facts = self.facts
-        if facts.codec not in CODECS or facts.interlaced or not (self.index().plain and self.index().keyframes_proven):
+        if self.facts.codec not in CODECS or self.facts.interlaced:
+            return False
+        if not (self.index(clip).plain and self.index(clip).keyframes_proven):
             return False
         if self._fell_back is None:
             self._fell_back = self._falls_back()
@@ -48,7 +49,7 @@ class TorchcodecCudaReader(TorchcodecReader):
 
     def trusts(self, clip: ClipReference) -> bool:
         """Whether the clip goes through NVDEC: all but those known to be damaged."""
-        return clip.intact is not False and self.eligible()
+        return clip.intact is not False and self.eligible(clip)
 
     def _falls_back(self) -> bool:
         """Whether torchcodec would decode on the CPU. The interface of 0.17 knows when the decoder is made."""
@@ -67,7 +68,13 @@ class TorchcodecCudaReader(TorchcodecReader):
             if source is None:
                 source = self._file = open_bytes(self._uri, self._storage)
             dtype: dict[str, Any] = {"output_dtype": torch.float32} if self.facts.hdr else {}
-            self._decoder = VideoDecoder(source, stream_index=self.facts.stream_index, device=self._device, **dtype)
+            self._decoder = VideoDecoder(
+                source,
+                stream_index=self.facts.stream_index,
+                device=self._device,
+                custom_frame_mappings=self._mappings(),
+                **dtype,
+            )
         return self._decoder
 
     def _by_torchcodec(
@@ -83,7 +90,7 @@ class TorchcodecCudaReader(TorchcodecReader):
         """Drop the decoder and torchcodec's idle ones: one that met a broken file must not serve the next."""
         from torchcodec.decoders import get_nvdec_cache_capacity, set_nvdec_cache_capacity
 
-        self._decoder = None
+        self._close_decoder()
         capacity = get_nvdec_cache_capacity()
         set_nvdec_cache_capacity(0)
         set_nvdec_cache_capacity(capacity)
@@ -107,6 +114,7 @@ class TorchcodecCudaReader(TorchcodecReader):
         glance: Glance | None = None,
     ) -> Iterator[FrameBatch]:
         """See `decode.VideoReader.scan`. Scaled on the device; only the small frames are copied to the host."""
+        self.whole_index()
         if not self.eligible():
             yield from super().scan(
                 size_hw=size_hw, max_short_side=max_short_side, batch_size=batch_size, glance=glance

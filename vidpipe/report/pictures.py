@@ -26,6 +26,7 @@ def strip(clip: Mapping[str, Any]) -> str:
         UserError, OSError: the source is gone, or cannot be decoded any more.
     """
     from vidpipe.media.decode import open_video
+    from vidpipe.media.packets import index_of
     from vidpipe.media.reference import ClipReference
 
     reference = ClipReference(
@@ -36,7 +37,7 @@ def strip(clip: Mapping[str, Any]) -> str:
         time_base=Fraction(clip["time_base_num"], clip["time_base_den"]),
         crop_xywh=tuple(clip["user_crop"]) if clip.get("user_crop") else None,
     )
-    with open_video(reference.uri, reference.stream_index) as reader:
+    with open_video(reference.uri, reference.stream_index, packets=index_of([clip])) as reader:
         times = reader.frame_pts(reference)
         chosen = [int(times[len(times) * (2 * i + 1) // (2 * NUM_FRAMES)]) for i in range(NUM_FRAMES)]
         frames = reader.frames(reference, chosen, size_hw=frame_size(clip["height"], clip["width"]))

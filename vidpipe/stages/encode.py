@@ -17,7 +17,7 @@ from schemas.outcomes import Outcome
 from vidpipe.bucketing import Assigner, Fit, Misfit
 from vidpipe.encode import encode_clips, identity, latents_spec, table_metadata
 from vidpipe.encode_config import EncodeConfig
-from vidpipe.media.facts import facts_columns
+from vidpipe.media.facts import facts_sql
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, shared_out, with_provenance
 from vidpipe.stages.view import View
 from vidpipe.store.reconcile import KeptRows
@@ -100,9 +100,8 @@ class Encode(Stage):
     def candidates(self, view: View) -> str | None:
         if not view.clip_columns:
             return None
-        facts = ", ".join(f"'{n}': v.\"{n}\"" for n in facts_columns())  # save a worker probing the file again
         return (
-            f"SELECT c.*, {{{facts}}} AS video_facts, c.clip_id AS id FROM clip c "
+            f"SELECT c.*, {facts_sql('v')} AS video_facts, c.clip_id AS id FROM clip c "
             'JOIN "cur/videos" v ON v.video_id = c.video_id WHERE len(c.uris) > 0 ORDER BY c.video_id, c.start_pts'
         )
 
