@@ -74,11 +74,12 @@ def make_files(folder: Path, count: int, height: int, width: int, seconds: float
 
 def clip_rows(paths: list[Path], clip_seconds: Fraction) -> list[dict[str, Any]]:
     """Rows of the joined clip view: each file cut into clips of one length."""
-    from vidpipe.media.probe import probe
+    from vidpipe.media.decode import open_video
 
     rows = []
     for path in paths:
-        facts = probe(str(path))
+        with open_video(str(path), decoder="pyav") as reader:
+            facts, index = reader.facts, reader.index()
         height, width = facts.geometry.display_hw
         step = int(clip_seconds / facts.time_base)
         for start in range(facts.start_pts, facts.end_pts - step + 1, step):
@@ -90,6 +91,7 @@ def clip_rows(paths: list[Path], clip_seconds: Fraction) -> list[dict[str, Any]]
                 "start_seconds": float(span[0] * facts.time_base), "end_seconds": float(span[1] * facts.time_base),
                 "num_frames": round(clip_seconds * FPS), "fps": float(FPS), "width": width, "height": height,
                 "user_crop": None, "video_facts": facts.to_row(),
+                "packets": index.part(*span).to_bytes(),
             })  # fmt: skip
     return rows
 

@@ -5,6 +5,7 @@ Run with `pytest -m gpu tests/vidpipe/media` on a machine with an NVIDIA GPU and
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from vidpipe.media import choice
 from vidpipe.media.dali import LUMA
 from vidpipe.media.decode import open_video
 from vidpipe.media.nvdec import engines
+from vidpipe.media.packets import index_of
 from vidpipe.media.reference import ClipReference
 
 pytestmark = pytest.mark.gpu
@@ -118,6 +120,27 @@ def test_crop_and_size_on_the_device(codec, big):
     more = {"size_hw": (96, 160), "crop_xywh": (16, 8, 280, 240), "step": 5}
     gpu, cpu = decoded(uri, "auto", "cuda", **more)[0], decoded(uri, "pyav", "cpu", **more)[0]
     assert gpu.shape == (8, 96, 160, 3) and psnr(gpu, cpu) >= 40
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc"])
+def test_parts_of_the_index_give_the_same_bits(codec, tmp_path, footage):
+    """Clips far apart, each by its part of the index as a dataset keeps it, against the whole index."""
+    frames = [footage.draw(k % 200, 256, 320) for k in range(300)]
+    recipes = {"h264": {"bf": "3", "g": "24"}, "hevc": {"x265-params": "keyint=24:open-gop=0:log-level=none:pools=1"}}
+    coder = {"h264": "libx264", "hevc": "libx265"}[codec]
+    uri = str(footage.encode(tmp_path / f"{codec}.mp4", frames=frames, codec=coder, options=recipes[codec]))
+    with open_video(uri, device="cuda") as reader:
+        facts, index = reader.facts, reader.index()
+        tick = (facts.end_pts - facts.start_pts) // 300
+        spans = [(facts.start_pts + a * tick, facts.start_pts + b * tick) for a, b in ((5, 30), (110, 141), (250, 300))]
+        clips = [dataclasses.replace(clip_of(facts), start_pts=a, end_pts=b) for a, b in spans]
+        expected = [reader.frames(clip, reader.frame_pts(clip)[::2]).frames_TCHW for clip in clips]
+        assert reader.decoder_name == "torchcodec-cuda"
+    packets = index_of([{"packets": index.part(*span).to_bytes()} for span in spans])
+    with open_video(uri, device="cuda", facts=facts, packets=packets) as reader:
+        for k in (2, 0, 1):
+            assert reader.frames(clips[k], reader.frame_pts(clips[k])[::2]).frames_TCHW.equal(expected[k])
+        assert reader.decoder_name == "torchcodec-cuda" and not reader.index().whole
 
 
 def test_pass_on_the_device_sees_every_frame(big, footage):
