@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -106,6 +107,11 @@ def test_the_same_command_goes_on_and_then_does_nothing(work):
     assert len(read_metrics(work / "again" / "metrics.jsonl")) == len(rows)
 
 
+def difference(some, others) -> float:
+    """Mean absolute difference of pictures, in code values."""
+    return float(np.mean([np.abs(a.astype(int) - b.astype(int)).mean() for a, b in zip(some, others)]))
+
+
 def test_sample_writes_a_sheet_of_heldout_captions(work):
     result = sample(work, "--heldout", "3")
     assert result.exit_code == 0, result.stderr
@@ -116,9 +122,9 @@ def test_sample_writes_a_sheet_of_heldout_captions(work):
     assert height % 2 == width % 2 == 0 and width >= 400
     again = sample(work, "--heldout", "3", output="again.mp4")
     assert again.exit_code == 0
-    assert all((a == b).all() for a, b in zip(pictures, frames(work / "again.mp4")[1]))
     sample(work, "--heldout", "3", "--seed", "1", output="other.mp4")
-    assert any((a != b).any() for a, b in zip(pictures, frames(work / "other.mp4")[1]))
+    same, other = (difference(pictures, frames(work / name)[1]) for name in ("again.mp4", "other.mp4"))
+    assert same < 1 < other  # not 0: matrix products may differ in their last bits with where their operands lie
 
 
 def test_sample_size_weights_and_checkpoint(work):

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from vidpipe.media.files import open_bytes
-from vidpipe.media.packets import PacketIndex
 from vidpipe.media.pyav import PyAvReader
 from vidpipe.media.reference import ClipReference
 from vidpipe.media.torchcodec_cpu import TorchcodecReader
@@ -35,14 +34,9 @@ class DaliReader(TorchcodecReader):
     """See `decode.VideoReader`; frames of intact clips stay on `device`."""
 
     torchcodec_name = "dali"
+    parts = False
     _data: np.ndarray | None = None
     _agrees: bool | None = None
-
-    def index(self, clip: ClipReference | None = None) -> PacketIndex:
-        """All packets: DALI counts frames from the start of the file."""
-        if self._packets is not None and not self._packets.whole:
-            self._packets = None
-        return super().index(clip)
 
     def eligible(self, clip: ClipReference | None = None) -> bool:
         """Whether DALI is exact for this file, as far as is known."""

@@ -42,6 +42,8 @@ class PyAvReader:
     """See `decode.VideoReader`. Frames are on the CPU; `device` only says where `frames` puts them."""
 
     decoder_name = "pyav"
+    parts = True
+    """Whether a part of the index is enough; False where frames are counted from the start of the file."""
 
     def __init__(
         self,
@@ -168,17 +170,13 @@ class PyAvReader:
             clip: what is asked about; a part of the index that was given to the reader is enough if it covers it.
         """
         known = self._packets
+        if known is not None and not (known.whole or self.parts):
+            known = None
         if known is None or (clip is not None and not known.covers(clip.start_pts, clip.end_pts)):
             with _INDEXING if local_path(self._uri) else nullcontext():
                 self._take_index(self._read_index())
         assert self._packets is not None
         return self._packets
-
-    def whole_index(self) -> PacketIndex:
-        """`index` of all packets."""
-        if self._packets is not None and not self._packets.whole:
-            self._packets = None
-        return self.index()
 
     def _read_index(self) -> PacketIndex:
         stored = self.facts.container.startswith("mov")  # others' dts depend on what decoding a frame tells
