@@ -113,8 +113,7 @@ def clip_frames(row: Row, count: int, longest_side: int, decoder: str = "auto") 
     scale = min(1.0, longest_side / max(width, height))
     size_hw = (max(1, round(height * scale)), max(1, round(width * scale)))
     facts = VideoFacts.of(clip.uri, row.get("video_facts") or {})
-    known: Any = {"facts": facts, "packets": index_of([row])}
-    with open_video(clip.uri, clip.stream_index, decoder=decoder, **known) as reader:
+    with open_video(clip.uri, clip.stream_index, decoder=decoder, facts=facts, packets=index_of([row])) as reader:
         pts = np.asarray(reader.frame_pts(clip))
         if not len(pts):
             raise MediaError("no_frames", f"{clip.uri}, {clip.start_seconds:.2f} s: no frame could be decoded")

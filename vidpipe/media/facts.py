@@ -88,8 +88,3 @@ class VideoFacts:
 def facts_columns() -> list[str]:
     """Columns of `videos` that make up a stream's facts."""
     return [field.name for field in fields(VideoFacts) if field.name != "uri"]
-
-
-def facts_sql(alias: str) -> str:
-    """Expression of a struct of these columns of `videos`, which saves a worker probing the file again."""
-    return "{" + ", ".join(f"'{n}': {alias}.\"{n}\"" for n in facts_columns()) + "}"

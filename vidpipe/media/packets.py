@@ -200,11 +200,11 @@ def seek_margin(facts: VideoFacts) -> int:
 
 def index_of(rows: Sequence[Mapping[str, Any]]) -> PacketIndex | None:
     """The packets that clips of one file are decoded from, as `clips.packets` holds them; None if one lacks them."""
-    found = [row.get("packets") for row in rows]
-    if not found or any(data is None for data in found):
+    found: list[Any] = [row.get("packets") for row in rows]
+    if not found or None in found:
         return None
     try:
-        return PacketIndex.union([PacketIndex.from_bytes(data) for data in found if data is not None])
+        return PacketIndex.union([PacketIndex.from_bytes(data) for data in found])
     except ValueError:  # of another release: it is read again
         return None
 

@@ -95,13 +95,17 @@ class PyAvReader:
         if glance is not None:
             pictures = GlancedFrames(facts, stored_hw, glance, batch_size)
         coarse = facts.coded_height >= COARSE * stored_hw[0]
-        with _Run(self._uri, facts, self._config, self._storage, coarse=coarse, indexed=True) as run_:
+        indexed = not self._knows_all()
+        with _Run(self._uri, facts, self._config, self._storage, coarse=coarse, indexed=indexed) as run_:
             yield from self._batches(run_, Batcher(facts, batch_size, pictures))
-            self._take_index(run_.index())
+            if indexed:
+                self._take_index(run_.index())
+
+    def _knows_all(self) -> bool:
+        return self._packets is not None and self._packets.whole
 
     def _take_index(self, index: PacketIndex) -> None:
-        if self._packets is None or not self._packets.whole:
-            self._packets = index
+        self._packets = index
 
     def _batches(self, run_: _Run, batcher: Batcher) -> Iterator[FrameBatch]:
         found = False
@@ -170,9 +174,8 @@ class PyAvReader:
             clip: what is asked about; a part of the index that was given to the reader is enough if it covers it.
         """
         known = self._packets
-        if known is not None and not (known.whole or self.parts):
-            known = None
-        if known is None or (clip is not None and not known.covers(clip.start_pts, clip.end_pts)):
+        in_part = self.parts and known is not None and (clip is None or known.covers(clip.start_pts, clip.end_pts))
+        if not (in_part or self._knows_all()):
             with _INDEXING if local_path(self._uri) else nullcontext():
                 self._take_index(self._read_index())
         assert self._packets is not None

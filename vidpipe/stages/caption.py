@@ -13,10 +13,9 @@ from schemas import ids, tables
 from schemas.columns import TableSpec
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
-from vidpipe.media.facts import facts_sql
 from vidpipe.sections import CaptionConfig, CaptionerConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by, table_from
-from vidpipe.stages.view import View
+from vidpipe.stages.view import View, clips_sql
 from vidpipe.store.reconcile import KeptRows
 
 
@@ -71,10 +70,7 @@ class Caption(Stage):
     def candidates(self, view: View) -> str | None:
         if not view.clip_columns:
             return None
-        return (
-            f"SELECT c.*, {facts_sql('v')} AS video_facts, c.clip_id AS id FROM clip c "
-            'JOIN "cur/videos" v ON v.video_id = c.video_id ORDER BY c.video_id, c.start_pts'
-        )
+        return clips_sql()
 
     def items(self, row: Row) -> Sequence[str]:
         return self.sources

@@ -17,9 +17,8 @@ from schemas.outcomes import Outcome
 from vidpipe.bucketing import Assigner, Fit, Misfit
 from vidpipe.encode import encode_clips, identity, latents_spec, table_metadata
 from vidpipe.encode_config import EncodeConfig
-from vidpipe.media.facts import facts_sql
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, shared_out, with_provenance
-from vidpipe.stages.view import View
+from vidpipe.stages.view import View, clips_sql
 from vidpipe.store.reconcile import KeptRows
 from vidpipe.vaes.base import Vae, make_vae
 
@@ -100,10 +99,7 @@ class Encode(Stage):
     def candidates(self, view: View) -> str | None:
         if not view.clip_columns:
             return None
-        return (
-            f"SELECT c.*, {facts_sql('v')} AS video_facts, c.clip_id AS id FROM clip c "
-            'JOIN "cur/videos" v ON v.video_id = c.video_id WHERE len(c.uris) > 0 ORDER BY c.video_id, c.start_pts'
-        )
+        return clips_sql("len(c.uris) > 0")
 
     def _answers(self, row: Row) -> list[Fit | Misfit]:
         return self._assigner(row)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from schemas import expressions, layout
+from vidpipe.media.facts import facts_columns
 from vidpipe.store.dataset import SENTINEL, Dataset
 from vidpipe.store.query import plain_columns
 
@@ -25,6 +26,15 @@ def of_a_clip(columns: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """Of all tables those that say something of a clip, a row a clip: what `expressions.clip_view` joins."""
     other = ("latents/", "text/", "captions", "outcomes/", "tables/checksum")
     return {name: found for name, found in columns.items() if not name.startswith(other)}
+
+
+def clips_sql(where: str = "true") -> str:
+    """Query of clips, file by file, each with the facts of its video, which save a worker probing the file again."""
+    facts = ", ".join(f"'{n}': v.\"{n}\"" for n in facts_columns())
+    return (
+        f"SELECT c.*, {{{facts}}} AS video_facts, c.clip_id AS id FROM clip c "
+        f'JOIN "cur/videos" v ON v.video_id = c.video_id WHERE {where} ORDER BY c.video_id, c.start_pts'
+    )
 
 
 class View:

@@ -14,13 +14,13 @@ from vidpipe.media.packets import PacketIndex, index_of, seek_margin
 from vidpipe.media.reference import ClipReference
 from vidpipe.store.dataset import Dataset
 
-COUNT, TICK = 240, 512
+COUNT = 240
 KINDS = {
-    "closed.mp4": {"options": {"bf": "3", "g": "24"}},
-    "closed.mkv": {"options": {"bf": "2", "g": "24"}},
-    "open.mp4": {"options": {"bf": "3", "g": "24", "x264-params": "open-gop=1"}},
-    "one-key.mp4": {"options": {"bf": "3", "g": "1000", "sc_threshold": "0"}},
-    "stream.ts": {"options": {"bf": "2", "g": "24"}},
+    "closed.mp4": {"bf": "3", "g": "24"},
+    "closed.mkv": {"bf": "2", "g": "24"},
+    "open.mp4": {"bf": "3", "g": "24", "x264-params": "open-gop=1"},
+    "one-key.mp4": {"bf": "3", "g": "1000", "sc_threshold": "0"},
+    "stream.ts": {"bf": "2", "g": "24"},
 }
 
 
@@ -31,7 +31,7 @@ def film(tmp_path_factory, footage):
     def of(name: str) -> str:
         if name not in made:
             frames = [footage.draw(k % 200) for k in range(COUNT)]
-            made[name] = str(footage.encode(folder / name, frames=frames, **KINDS[name]))
+            made[name] = str(footage.encode(folder / name, frames=frames, options=KINDS[name]))
         return made[name]
 
     return of
