@@ -102,6 +102,7 @@ def train(recipe: str, data: str | None, overrides: tuple[str, ...], output: str
     finally:
         if trainer:
             trainer.close()
+        trainer = None  # its model holds process groups
         stop_world()
 
 

@@ -81,3 +81,7 @@ def test_a_run_of_one_process_goes_on_with_two(worlds):
     assert stopped["step"] == 3 and resumed["step"] == 6
     assert [e for e in stopped["packs"] if e[0] < 2] + resumed["packs"] == whole["packs"]
     assert close([resumed["loss"][str(s)] for s in range(1, 7)], [whole["loss"][str(s)] for s in range(1, 7)])
+
+
+def test_no_thread_of_a_process_group_outlives_it(worlds):
+    assert worlds[1]["threads"] == worlds[2]["threads"] == 0

@@ -145,6 +145,12 @@ class Recording:
         self.source.load_state_dict(state)
 
 
+def gloo_threads() -> int:
+    """Threads of process groups in this process; one that is late as the process ends would abort it."""
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum("gloo" in name for name in names)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     work = Path(sys.argv[1])
@@ -168,9 +174,10 @@ def main() -> None:
         found["stopped"] = run_cell(world, dataset, work / "elastic", steps=6, stop=3)
     else:
         found["resumed"] = run_cell(world, dataset, work / "elastic", steps=6)
+    stop_world()
+    found["threads"] = gloo_threads()
     if world.is_main:
         (work / f"world{world.size}.json").write_text(json.dumps(found))
-    stop_world()
 
 
 if __name__ == "__main__":

@@ -285,6 +285,14 @@ def test_one_line_from_a_real_process(work):
     assert len(done.stderr.strip().splitlines()) == 1 and done.stderr.startswith("trainer: ")
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in Linux's /proc")
+def test_a_run_leaves_no_thread_of_its_process_group(work):
+    """One that is late as the process ends would abort it, after training that went well."""
+    assert train(work, "--set", "parallel.dtype=bfloat16", run="sixteen").exit_code == 0
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    assert "python" in str(names) and "gloo" not in str(names)
+
+
 PHASES = """
 [[phases]]
 from_step = 2

@@ -5,6 +5,7 @@ Without `torchrun` a run is one process and needs no process group, unless its p
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -142,16 +143,31 @@ def start_world(config: ParallelConfig) -> World:
     return World(rank=rank, size=size, device=device, dtype=dtype, mesh=_mesh(device, size, config.replicate))
 
 
+_MESHES: list[DeviceMesh] = []
+
+
 def _mesh(device: torch.device, size: int, replicate: int) -> DeviceMesh:
     from torch.distributed.device_mesh import init_device_mesh
 
     if replicate > 1:
-        return init_device_mesh(device.type, (replicate, size // replicate), mesh_dim_names=("replicate", "shard"))
-    return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(device.type, (replicate, size // replicate), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
+    _MESHES.append(mesh)
+    return mesh
 
 
 def stop_world() -> None:
-    """Leave the process group, if there is one."""
+    """Leave the process group, if there is one, and end its threads; the sharded model must be out of use by then.
+
+    gloo's threads drop the tensors of a collective after its `wait` has returned, and need the interpreter for it: one
+    that is late when the process ends aborts it ("terminate called without an active exception", exit status 134). A
+    group joins its threads when nothing holds it any more; meshes do, and live on in DTensor's caches.
+    """
     _HOST_GROUP.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
+    for mesh in _MESHES:
+        getattr(mesh, "_pg_registry", {}).clear()  # torch 2.12 and later keep groups there
+    _MESHES.clear()
+    gc.collect()
