@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import queue
 import threading
@@ -321,14 +322,7 @@ def _sampled(reader: Any, clip: ClipReference, row: Row, answer: Fit, fps: Fract
 
 def reference(row: Row) -> ClipReference:
     """A clip row's span, without the user's crop: `Fit.crop_xywh` holds that already."""
-    return ClipReference(
-        uri=row["uris"][0],
-        stream_index=row["stream_index"],
-        start_pts=row["start_pts"],
-        end_pts=row["end_pts"],
-        time_base=Fraction(row["time_base_num"], row["time_base_den"]),
-        intact=None if row.get("damaged_fraction") is None else row["damaged_fraction"] == 0,
-    )
+    return dataclasses.replace(ClipReference.of(row), crop_xywh=None)
 
 
 def failed(row: Row, bucket: Bucket, reason: str, message: str, seconds: float = 0.0) -> Outcome:

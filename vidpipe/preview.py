@@ -46,12 +46,13 @@ def preview(root: str, clip_id: str, output: str, device: str = "") -> Iterator[
 
 
 def find_clip(dataset: Dataset, prefix: str) -> dict[str, Any]:
-    """The clip's row with its video's `uris`."""
+    """The clip's row with its video's `uris` and `etags`."""
     digits = prefix.lower()
     if not digits or set(digits) - HEX:
         raise UserError(f"clip {prefix!r}: expected hex digits")
     sql = (
-        "SELECT c.*, v.uris FROM clips c JOIN videos v USING (video_id) WHERE starts_with(lower(hex(c.clip_id)), ?) "
+        "SELECT c.*, v.uris, v.etags FROM clips c JOIN videos v USING (video_id) "
+        "WHERE starts_with(lower(hex(c.clip_id)), ?) "
         "QUALIFY row_number() OVER (PARTITION BY c.clip_id ORDER BY c.fingerprint, v.fingerprint) = 1 LIMIT 2"
     )
     if not dataset.has("clips"):
@@ -101,6 +102,7 @@ def source_frames(clip: dict[str, Any], row: dict[str, Any], bucket: str) -> tor
     from schemas.buckets import Bucket
     from vidpipe.feed import reference
     from vidpipe.media.decode import open_video
+    from vidpipe.media.identity import location
     from vidpipe.media.packets import index_of
     from vidpipe.media.sampling import sample_pts
 
@@ -108,7 +110,7 @@ def source_frames(clip: dict[str, Any], row: dict[str, Any], bucket: str) -> tor
     span = reference(clip)
     native = clip["num_frames"] == 1 or row["fps"] == clip["fps"]
     rate = None if native else Fraction(row["fps"]).limit_denominator(MAX_FPS_DENOMINATOR)
-    with open_video(span.uri, span.stream_index, packets=index_of([clip])) as reader:
+    with open_video(location(clip), span.stream_index, packets=index_of([clip])) as reader:
         pts = sample_pts(reader.frame_pts(span), None, span, rate, shape.num_frames)
         found = reader.frames(span, pts, size_hw=(shape.height, shape.width), crop_xywh=row["crop"])
     return found.frames_TCHW.cpu().transpose(0, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,16 @@ import pyarrow as pa
 import pytest
 import torch
 from lance.fragment import FragmentMetadata
+from PIL import Image
 
 from schemas import tables
 from schemas.buckets import Bucket
 from schemas.errors import UserError
 from vidpipe.encode import encode_clips, table_metadata
 from vidpipe.encode_config import EncodeConfig
-from vidpipe.preview import preview
+from vidpipe.media.identity import local_etag
+from vidpipe.preview import find_clip, preview
+from vidpipe.report.pictures import STRIP_HEIGHT, strip
 from vidpipe.store.dataset import Dataset
 from vidpipe.store.write import write_fragments
 from vidpipe.vaes.base import psnr_db
@@ -43,7 +48,7 @@ def rows_of(spec: Any, row: dict[str, Any]) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> tuple[str, torch.Tensor]:
-    """The dataset's folder, and the frames of its clip, [3, 9, 32, 48]."""
+    """The dataset's folder, and the frames of its clip, [3, 9, 32, 48]; the first place of its file is empty."""
     folder = tmp_path_factory.mktemp("preview")
     y, x = np.mgrid[:32, :48]
     frames = np.stack([120 + 60 * np.sin((x + 3 * t) / 9) + 20 * np.cos(y / 7) for t in range(12)]).astype(np.uint8)
@@ -56,9 +61,10 @@ def dataset(tmp_path_factory) -> tuple[str, torch.Tensor]:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24").reformat(format="bgr0")))
         container.mux(stream.encode())
     row = {
-        "clip_id": bytes.fromhex("ab" * 16), "video_id": b"\x01" * 16, "uris": [str(path)], "stream_index": 0,
-        "start_pts": 200, "end_pts": 1200, "time_base_num": 1, "time_base_den": 1000, "start_seconds": 0.2,
-        "end_seconds": 1.2, "num_frames": 10, "fps": 12.0, "width": 48, "height": 32, "user_crop": None,
+        "clip_id": bytes.fromhex("ab" * 16), "video_id": b"\x01" * 16, "uris": [str(folder / "gone.mkv"), str(path)],
+        "etags": [local_etag(path.stat())] * 2, "stream_index": 0, "start_pts": 200, "end_pts": 1200,
+        "time_base_num": 1, "time_base_den": 1000, "start_seconds": 0.2, "end_seconds": 1.2,
+        "num_frames": 10, "fps": 12.0, "width": 48, "height": 32, "user_crop": None,
     }  # fmt: skip
     found = Dataset(str(folder / "data")).create()
     found.ensure("videos", tables.VIDEOS)
@@ -86,6 +92,15 @@ def test_source_and_latent_side_by_side(dataset, tmp_path):
     both = torch.from_numpy(shown).permute(3, 0, 1, 2)
     assert psnr_db(both[..., :48], frames) > 35 and psnr_db(both[..., 48:], decoded) > 35
     assert line == f"{output}: latents/dct/9x32x48, source left, latent right, PSNR {psnr_db(frames, decoded):.1f} dB"
+
+
+def test_pictures_come_from_where_the_file_still_is(dataset):
+    root, frames = dataset
+    clip = find_clip(Dataset(root), "abab")
+    _, _, encoded = strip(clip).partition("base64,")
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))))
+    assert shown.shape[0] == STRIP_HEIGHT
+    assert abs(shown.mean() - frames.float().mean().item()) < 5
 
 
 def test_what_cannot_be_previewed(dataset, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from schemas.config import build
@@ -99,15 +98,7 @@ def clip_frames(row: Row, count: int, longest_side: int, decoder: str = "auto") 
     from vidpipe.media.packets import index_of
     from vidpipe.media.reference import ClipReference
 
-    clip = ClipReference(
-        uri=location(row),
-        stream_index=row["stream_index"],
-        start_pts=row["start_pts"],
-        end_pts=row["end_pts"],
-        time_base=Fraction(row["time_base_num"], row["time_base_den"]),
-        intact=None if row.get("damaged_fraction") is None else row["damaged_fraction"] == 0,
-        crop_xywh=tuple(row["user_crop"]) if row.get("user_crop") else None,
-    )
+    clip = ClipReference.of(row, location(row))
     crop = letterbox(row)
     width, height = (crop[2], crop[3]) if crop else (row["width"], row["height"])
     scale = min(1.0, longest_side / max(width, height))

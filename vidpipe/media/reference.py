@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from schemas.errors import UserError
 
@@ -39,6 +41,20 @@ class ClipReference:
             raise UserError(f"clip of {self.uri}: time base {self.time_base} must be positive")
         if self.crop_xywh is not None and (min(self.crop_xywh) < 0 or min(self.crop_xywh[2:]) < 1):
             raise UserError(f"clip of {self.uri}: crop {self.crop_xywh} must be x, y >= 0 and width, height >= 1")
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], uri: str = "") -> ClipReference:
+        """The clip of a row of the `clip` view, with its user's crop, in `uri`: by default its first location."""
+        damaged = row.get("damaged_fraction")
+        return cls(
+            uri=uri or row["uris"][0],
+            stream_index=row["stream_index"],
+            start_pts=row["start_pts"],
+            end_pts=row["end_pts"],
+            time_base=Fraction(row["time_base_num"], row["time_base_den"]),
+            crop_xywh=tuple(row["user_crop"]) if row.get("user_crop") else None,
+            intact=None if damaged is None else damaged == 0,
+        )
 
     @property
     def start_seconds(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 NUM_FRAMES = 3
@@ -26,17 +25,11 @@ def strip(clip: Mapping[str, Any]) -> str:
         UserError, OSError: the source is gone, or cannot be decoded any more.
     """
     from vidpipe.media.decode import open_video
+    from vidpipe.media.identity import location
     from vidpipe.media.packets import index_of
     from vidpipe.media.reference import ClipReference
 
-    reference = ClipReference(
-        uri=clip["uris"][0],
-        stream_index=clip["stream_index"],
-        start_pts=clip["start_pts"],
-        end_pts=clip["end_pts"],
-        time_base=Fraction(clip["time_base_num"], clip["time_base_den"]),
-        crop_xywh=tuple(clip["user_crop"]) if clip.get("user_crop") else None,
-    )
+    reference = ClipReference.of(clip, location(clip))
     with open_video(reference.uri, reference.stream_index, packets=index_of([clip])) as reader:
         times = reader.frame_pts(reference)
         chosen = [int(times[len(times) * (2 * i + 1) // (2 * NUM_FRAMES)]) for i in range(NUM_FRAMES)]
