@@ -120,7 +120,10 @@ def run(
         retry_failed=retry_failed,
     )
     if dry_run:
-        _print_plan(pipeline.plan(loaded, output, options))
+        reports, refused = pipeline.plan(loaded, output, options)
+        _print_plan(reports)
+        if refused:
+            click.echo(f"without --dry-run this would be refused: {refused}")
         return
     from vidpipe.progress import Progress
 

@@ -23,7 +23,7 @@ from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from vidpipe.executor import Done, Executor, Ticket
 from vidpipe.interrupts import Interrupts
-from vidpipe.redo import accepted_fingerprints
+from vidpipe.redo import NOTHING, accepted_fingerprints
 from vidpipe.sandbox import UnitLost, UnitTimeout
 from vidpipe.sections import EngineConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, with_provenance
@@ -555,9 +555,11 @@ def outcome_table(outcomes: Sequence[Outcome]) -> pa.Table:
     return table_from(tables.OUTCOMES, [{**o.__dict__, "host": host, "finished_at": now} for o in outcomes])
 
 
-def dry_run(dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage]) -> list[Mapping[str, Any]]:
+def dry_run(
+    dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage], adopting: Mapping[str, list[str]] = NOTHING
+) -> list[Mapping[str, Any]]:
     """What each stage would do now, as far as the tables tell; stages after one with work to do will see more."""
-    accepted = accepted_fingerprints(dataset, known)
+    accepted = accepted_fingerprints(dataset, known, adopting)
     writers = {name: s.name for s in known for name in (*s.tables(), layout.outcomes_name(s.name))}
     found: list[Mapping[str, Any]] = []
     exact = True

@@ -16,7 +16,7 @@ from vidpipe import recipe as recipes
 from vidpipe.engine import Display, Engine, Tally, dry_run
 from vidpipe.executor import Executor, InlineExecutor, LazyExecutor
 from vidpipe.recipe import Recipe
-from vidpipe.redo import adopt, check_redo, fingerprints
+from vidpipe.redo import adopt, adoptable, check_redo, fingerprints
 from vidpipe.stages.analyze import Analyze, read_spans
 from vidpipe.stages.base import Stage
 from vidpipe.stages.caption import Caption, load_captioner
@@ -138,9 +138,9 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
     dataset.check_place()
     _check_sources(chosen)
     dataset.create()
-    for name in options.adopt:
-        adopt(dataset, selected(stages, [name])[0], stages)
-    check_redo(dataset, chosen, stages, options.redo)
+    adopting = _adopting(dataset, stages, options)
+    check_redo(dataset, chosen, stages, options.redo, adopting)
+    adopt(dataset, stages, adopting)
     keep_recipe(dataset, recipe, stages)
     with _executor(recipe, options) as executor:
         engine = Engine(
@@ -157,12 +157,23 @@ def run(recipe: Recipe, output: str, options: RunOptions, display: Display) -> d
         return engine.run()
 
 
-def plan(recipe: Recipe, output: str, options: RunOptions) -> list[dict[str, object]]:
-    """What `run` would do, stage by stage, without writing anything."""
+def plan(recipe: Recipe, output: str, options: RunOptions) -> tuple[list[dict[str, object]], str]:
+    """What `run` would do, stage by stage, without writing anything; and why it would refuse, if it would."""
     stages, chosen = _checked(recipe, output, options)
     _check_sources(chosen)
     dataset = Dataset(output)
-    return [dict(r) for r in dry_run(dataset, chosen, stages)]
+    adopting = _adopting(dataset, stages, options)
+    refused = ""
+    try:
+        check_redo(dataset, chosen, stages, options.redo, adopting)
+    except UserError as error:
+        refused = str(error)
+    return [dict(r) for r in dry_run(dataset, chosen, stages, adopting)], refused
+
+
+def _adopting(dataset: Dataset, stages: Sequence[Stage], options: RunOptions) -> dict[str, list[str]]:
+    """Fingerprints that each stage of `options.adopt` would take over."""
+    return {name: adoptable(dataset, selected(stages, [name])[0], stages) for name in options.adopt}
 
 
 def _checked(recipe: Recipe, output: str, options: RunOptions) -> tuple[list[Stage], list[Stage]]:

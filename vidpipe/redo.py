@@ -8,15 +8,18 @@ row is rewritten.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from schemas import layout
 from schemas.errors import UserError
 from vidpipe.stages.base import Stage
 from vidpipe.store.dataset import Dataset
+
+NOTHING: Mapping[str, list[str]] = MappingProxyType({})
 
 
 def fingerprints(stages: Sequence[Stage]) -> dict[str, str]:
@@ -31,12 +34,14 @@ def _adopted_path(fingerprint: str) -> str:
     return f"recipes/{fingerprint}.adopts.json"
 
 
-def accepted_fingerprints(dataset: Dataset, stages: Sequence[Stage]) -> dict[str, list[str]]:
-    """For each stage its fingerprint, then those that it adopted."""
+def accepted_fingerprints(
+    dataset: Dataset, stages: Sequence[Stage], adopting: Mapping[str, list[str]] = NOTHING
+) -> dict[str, list[str]]:
+    """For each stage its fingerprint, then those that it adopted, or would by `adopting`."""
     accepted = {}
     for name, fingerprint in fingerprints(stages).items():
         text = dataset.files.read(_adopted_path(fingerprint))
-        accepted[name] = [fingerprint, *(json.loads(text) if text else [])]
+        accepted[name] = [fingerprint, *(adopting.get(name) or (json.loads(text) if text else []))]
     return accepted
 
 
@@ -55,9 +60,8 @@ class Redo:
         return f"{self.stage}: {self.rows} rows ({self.share:.0%} of what is done), {self.hours:.2f} h of footage{size}"
 
 
-def find_redo(dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage]) -> list[Redo]:
+def find_redo(dataset: Dataset, stages: Sequence[Stage], accepted: Mapping[str, list[str]]) -> list[Redo]:
     """Stages whose fingerprint changed, with what they would do again."""
-    accepted = accepted_fingerprints(dataset, known)
     con = dataset.connect()
     names = set(dataset.names())
     found = []
@@ -102,8 +106,12 @@ def _bytes(dataset: Dataset, stage: Stage) -> int:
     return sum(p.stat().st_size for folder in folders for p in folder.rglob("*") if p.is_file())
 
 
-def adopt(dataset: Dataset, stage: Stage, known: Sequence[Stage]) -> list[str]:
-    """Let rows under the stage's newest other fingerprint count as done under the current one."""
+def adoptable(dataset: Dataset, stage: Stage, known: Sequence[Stage]) -> list[str]:
+    """The stage's newest other fingerprint, and those that it adopted itself.
+
+    Raises:
+        UserError: there is none.
+    """
     fingerprint = fingerprints(known)[stage.name]
     con = dataset.connect()
     table = layout.outcomes_name(stage.name)
@@ -118,18 +126,30 @@ def adopt(dataset: Dataset, stage: Stage, known: Sequence[Stage]) -> list[str]:
         raise UserError(f"--adopt {stage.name}: there is no other fingerprint to adopt")
     newest = rows[0][0]
     text = dataset.files.read(_adopted_path(newest))
-    adopted = [newest, *(json.loads(text) if text else [])]
-    dataset.files.write(_adopted_path(fingerprint), json.dumps(adopted).encode())
-    return adopted
+    return [newest, *(json.loads(text) if text else [])]
 
 
-def check_redo(dataset: Dataset, stages: Sequence[Stage], known: Sequence[Stage], redo: Sequence[str]) -> None:
+def adopt(dataset: Dataset, known: Sequence[Stage], adopting: Mapping[str, list[str]]) -> None:
+    """Let rows under the named fingerprints count as done under the stage's own, from now on."""
+    ours = fingerprints(known)
+    for name, adopted in adopting.items():
+        dataset.files.write(_adopted_path(ours[name]), json.dumps(adopted).encode())
+
+
+def check_redo(
+    dataset: Dataset,
+    stages: Sequence[Stage],
+    known: Sequence[Stage],
+    redo: Sequence[str],
+    adopting: Mapping[str, list[str]] = NOTHING,
+) -> None:
     """Raise UserError if more than 1% of a stage would be done again and nobody asked for it."""
     allowed = set(redo)
     for stage in known:
         if allowed & set(stage.computes_from):
             allowed.add(stage.name)
-    refused = [r for r in find_redo(dataset, stages, known) if r.stage not in allowed]
+    accepted = accepted_fingerprints(dataset, known, adopting)
+    refused = [r for r in find_redo(dataset, stages, accepted) if r.stage not in allowed]
     if refused:
         first = refused[0].stage
         raise UserError(

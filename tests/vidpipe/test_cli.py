@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import av
 import click
 import pytest
 from click.testing import CliRunner, Result
@@ -201,6 +202,27 @@ def test_dry_run_writes_nothing(place: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].split()[:2] == ["ingest", "1"]
     assert not (place / "d").exists()
+
+
+def test_dry_run_says_that_a_run_would_be_refused(place: Path) -> None:
+    with av.open(str(place / "footage" / "grey.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 32, 32, "gray"
+        for _ in range(20):
+            container.mux(stream.encode(av.VideoFrame(32, 32, "gray")))
+        container.mux(stream.encode())
+    assert run(place, "--stages", "ingest,analyze").exit_code == 0
+    changed = ("--stages", "analyze", "--set", "analyze.trim_frames=2")
+    told = run(place, *changed, "--dry-run")
+    assert told.exit_code == 0, told.output
+    assert told.stdout.splitlines()[0].split()[:2] == ["analyze", "1"]
+    assert "would be refused" in told.stdout and "--redo analyze" in told.stdout
+    assert_refused(run(place, *changed), "--redo analyze")
+    for more in ("--redo", "--adopt"):
+        told = run(place, *changed, more, "analyze", "--dry-run")
+        (line,) = told.stdout.splitlines()
+        assert line.split()[:2] == ["analyze", str(int(more == "--redo"))]
+    assert_refused(run(place, *changed), "--redo analyze")  # asking has written nothing
 
 
 def test_the_last_lines_say_why_rows_were_not_kept() -> None:

@@ -14,9 +14,9 @@ from schemas import tables
 from schemas.columns import ID, Column, TableSpec
 from schemas.errors import UnknownColumn, UserError
 from schemas.outcomes import Outcome
-from vidpipe.engine import Engine
+from vidpipe.engine import Engine, dry_run
 from vidpipe.executor import InlineExecutor
-from vidpipe.redo import adopt, check_redo
+from vidpipe.redo import adopt, adoptable, check_redo
 from vidpipe.sandbox import UnitCrashed
 from vidpipe.sections import EngineConfig
 from vidpipe.stages.base import Context, Result, Row, Stage, Unit, batched_by
@@ -295,7 +295,12 @@ def test_changed_parameter_wants_redo_or_adopt(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--redo square"):
         check_redo(dataset, changed, changed, ())
     check_redo(dataset, changed, changed, ("square",))
-    adopt(dataset, changed[1], changed)
+    adopting = {"square": adoptable(dataset, changed[1], changed)}
+    check_redo(dataset, changed, changed, (), adopting)
+    assert [r["rows"] for r in dry_run(dataset, changed, changed, adopting)] == [0, 0]
+    with pytest.raises(UserError):  # nothing is written by asking
+        check_redo(dataset, changed, changed, ())
+    adopt(dataset, changed, adopting)
     check_redo(dataset, changed, changed, ())
     assert run(tmp_path / "d", *changed)["square"] == {}
 
